@@ -1,0 +1,155 @@
+#include "base/crypto.h"
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <openssl/rand.h>
+
+namespace verbatim {
+
+namespace {
+
+const unsigned char* U(std::string_view s) {
+  return reinterpret_cast<const unsigned char*>(s.data());
+}
+unsigned char* U(std::string& s) { return reinterpret_cast<unsigned char*>(s.data()); }
+
+struct CtxFree {
+  void operator()(EVP_CIPHER_CTX* c) const { EVP_CIPHER_CTX_free(c); }
+  void operator()(EVP_MD_CTX* c) const { EVP_MD_CTX_free(c); }
+  void operator()(EVP_PKEY* k) const { EVP_PKEY_free(k); }
+};
+using CipherCtx = std::unique_ptr<EVP_CIPHER_CTX, CtxFree>;
+using MdCtx = std::unique_ptr<EVP_MD_CTX, CtxFree>;
+using Pkey = std::unique_ptr<EVP_PKEY, CtxFree>;
+
+constexpr size_t kTag = 16;
+
+}  // namespace
+
+struct Sha256Stream::State {
+  MdCtx ctx{EVP_MD_CTX_new()};
+};
+
+Sha256Stream::Sha256Stream() : state_(std::make_unique<State>()) {
+  CHECK(state_->ctx && EVP_DigestInit_ex(state_->ctx.get(), EVP_sha256(), nullptr) == 1);
+}
+Sha256Stream::~Sha256Stream() = default;
+Sha256Stream::Sha256Stream(Sha256Stream&&) noexcept = default;
+Sha256Stream& Sha256Stream::operator=(Sha256Stream&&) noexcept = default;
+
+void Sha256Stream::Update(std::string_view bytes) {
+  CHECK(EVP_DigestUpdate(state_->ctx.get(), bytes.data(), bytes.size()) == 1);
+}
+
+Digest Sha256Stream::Finish() {
+  Digest out;
+  unsigned n = 0;
+  CHECK(EVP_DigestFinal_ex(state_->ctx.get(), out.data(), &n) == 1 && n == out.size());
+  return out;
+}
+
+Digest Sha256(std::string_view bytes) {
+  Digest out;
+  unsigned n = 0;
+  CHECK(EVP_Digest(bytes.data(), bytes.size(), out.data(), &n, EVP_sha256(), nullptr) == 1);
+  return out;
+}
+
+Digest HmacSha256(std::string_view key, std::string_view bytes) {
+  Digest out;
+  unsigned n = 0;
+  CHECK(HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), U(bytes), bytes.size(),
+             out.data(), &n) != nullptr);
+  return out;
+}
+
+std::string RandomBytes(size_t n) {
+  std::string out(n, '\0');
+  CHECK(RAND_bytes(U(out), static_cast<int>(n)) == 1);
+  return out;
+}
+
+std::string AesGcmSeal(std::string_view key, std::string_view nonce, std::string_view aad,
+                       std::string_view plaintext) {
+  CHECK(key.size() == 32 && nonce.size() == 12 && plaintext.size() < (1u << 30));
+  CipherCtx ctx(EVP_CIPHER_CTX_new());
+  CHECK(ctx && EVP_EncryptInit_ex(ctx.get(), EVP_aes_256_gcm(), nullptr, U(key), U(nonce)) == 1);
+  int n = 0;
+  if (!aad.empty()) {
+    CHECK(EVP_EncryptUpdate(ctx.get(), nullptr, &n, U(aad), static_cast<int>(aad.size())) == 1);
+  }
+  std::string out(plaintext.size() + kTag, '\0');
+  CHECK(EVP_EncryptUpdate(ctx.get(), U(out), &n, U(plaintext),
+                          static_cast<int>(plaintext.size())) == 1);
+  int tail = 0;
+  CHECK(EVP_EncryptFinal_ex(ctx.get(), U(out) + n, &tail) == 1);
+  CHECK(EVP_CIPHER_CTX_ctrl(ctx.get(), EVP_CTRL_GCM_GET_TAG, kTag, U(out) + plaintext.size()) == 1);
+  return out;
+}
+
+Result<std::string> AesGcmOpen(std::string_view key, std::string_view nonce, std::string_view aad,
+                               std::string_view sealed) {
+  CHECK(key.size() == 32 && nonce.size() == 12);
+  if (sealed.size() < kTag || sealed.size() >= (1u << 30)) {
+    return Error{Code::kCorrupt, "encrypted value has an impossible length"};
+  }
+  const size_t size = sealed.size() - kTag;
+  CipherCtx ctx(EVP_CIPHER_CTX_new());
+  CHECK(ctx && EVP_DecryptInit_ex(ctx.get(), EVP_aes_256_gcm(), nullptr, U(key), U(nonce)) == 1);
+  int n = 0;
+  if (!aad.empty()) {
+    CHECK(EVP_DecryptUpdate(ctx.get(), nullptr, &n, U(aad), static_cast<int>(aad.size())) == 1);
+  }
+  std::string out(size + kTag, '\0');
+  CHECK(EVP_DecryptUpdate(ctx.get(), U(out), &n, U(sealed), static_cast<int>(size)) == 1);
+  std::string tag(sealed.substr(size));
+  CHECK(EVP_CIPHER_CTX_ctrl(ctx.get(), EVP_CTRL_GCM_SET_TAG, kTag, tag.data()) == 1);
+  int tail = 0;
+  if (EVP_DecryptFinal_ex(ctx.get(), U(out) + n, &tail) != 1) {
+    return Error{Code::kCorrupt, "encrypted value does not match its key (AES-GCM tag)"};
+  }
+  out.resize(size);
+  return out;
+}
+
+std::string Ed25519PublicKey(std::string_view seed) {
+  CHECK(seed.size() == 32);
+  Pkey key(EVP_PKEY_new_raw_private_key(EVP_PKEY_ED25519, nullptr, U(seed), seed.size()));
+  std::string out(32, '\0');
+  size_t n = out.size();
+  CHECK(key && EVP_PKEY_get_raw_public_key(key.get(), U(out), &n) == 1 && n == 32);
+  return out;
+}
+
+std::string Ed25519Sign(std::string_view seed, std::string_view message) {
+  CHECK(seed.size() == 32);
+  Pkey key(EVP_PKEY_new_raw_private_key(EVP_PKEY_ED25519, nullptr, U(seed), seed.size()));
+  MdCtx ctx(EVP_MD_CTX_new());
+  std::string out(64, '\0');
+  size_t n = out.size();
+  CHECK(key && ctx && EVP_DigestSignInit(ctx.get(), nullptr, nullptr, nullptr, key.get()) == 1);
+  CHECK(EVP_DigestSign(ctx.get(), U(out), &n, U(message), message.size()) == 1 && n == 64);
+  return out;
+}
+
+bool Ed25519Verify(std::string_view public_key, std::string_view message,
+                   std::string_view signature) {
+  if (public_key.size() != 32 || signature.size() != 64) return false;
+  Pkey key(EVP_PKEY_new_raw_public_key(EVP_PKEY_ED25519, nullptr, U(public_key), 32));
+  MdCtx ctx(EVP_MD_CTX_new());
+  if (!key || !ctx) return false;
+  if (EVP_DigestVerifyInit(ctx.get(), nullptr, nullptr, nullptr, key.get()) != 1) return false;
+  return EVP_DigestVerify(ctx.get(), U(signature), 64, U(message), message.size()) == 1;
+}
+
+void Wipe(std::string& secret) {
+  OPENSSL_cleanse(secret.data(), secret.size());
+  secret.clear();
+}
+
+bool ConstantTimeEqual(std::string_view a, std::string_view b) {
+  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+}  // namespace verbatim
