@@ -1,0 +1,12 @@
+// The subcommands of `verbatim`, one file each (cmd_<name>.cc). AddXxx registers the command with its
+// flags, help and example; its callback runs it. A callback ends the program early by throwing
+// CLI::RuntimeError(code): 1 a check failed, 2 usage or environment, after one line on stderr.
+#pragma once
+
+#include <CLI/App.hpp>
+
+namespace verbatim::cli {
+
+// Commands, in the order of the help.
+
+}  // namespace verbatim::cli
