@@ -1,0 +1,138 @@
+// The embedded engine: a model file in, tokens with the digest of the logits each was chosen from
+// out. What a request gets depends on the model, the fidelity, the prompt and the sampling
+// parameters alone: never on load, batch, chunking, threads or instruction set (numerics.md).
+//
+// One thread of the engine owns the batch. Submit, Cancel and the accessors may be called from any
+// thread; callbacks run on the engine's thread, must not block and must not call into the engine
+// except for Submit and Cancel.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/result.h"
+#include "engine/sampler.h"
+
+namespace verbatim::engine {
+
+class ChatTemplate;  // engine/chat_template.h
+class Tokenizer;     // engine/tokenizer.h
+
+struct EngineOptions {
+  std::string path;              // a GGUF file
+  std::string fidelity;          // "wba16", "w8a16" or "w16a16"; empty: the default for the file
+  uint32_t threads = 0;          // threads that compute; 0: one per core
+  uint32_t max_batch = 32;       // sequences that run together
+  uint32_t kv_tokens = 0;        // size of the KV cache in tokens, rounded up to pages of 64;
+                                 // 0: room for four full contexts, at most 32,768 tokens
+  uint32_t context_limit = 0;    // positions a sequence may have; 0: the model's, or the KV cache's
+  uint32_t prefill_chunk = 256;  // rows of one forward pass beyond one per running sequence
+  uint32_t queue_limit = 1024;   // requests that may wait; more are refused with kUnavailable
+  std::string isa;               // "reference", "avx2", "avx512"; empty: the best of this machine
+};
+
+// Called during Load with a step ("weights") and the share of it that is done, 0 to 1.
+using LoadProgress = std::function<void(std::string_view step, double done)>;
+
+struct ModelInfo {
+  Digest model_digest{};        // weights as loaded, config, tokenizer and template; not the names
+  std::string architecture;     // "llama"
+  std::string display_name;     // general.name of the file, for people; may be empty
+  std::string fidelity;         // "wba16"
+  std::string numerics;         // version of numerics.md: "1"
+  std::string isa;              // what computes: "avx512"; for the manifest, never for a key
+  uint32_t context_length = 0;  // positions a sequence may have here
+  uint32_t vocab_size = 0;
+  uint32_t threads = 0;
+  uint64_t kv_tokens = 0;
+  uint64_t parameters = 0;  // elements of all tensors
+};
+
+struct GenerateRequest {
+  std::vector<int32_t> prompt;  // at least one id
+  SamplingParams sampling;
+  uint32_t max_tokens = 0;  // sampled tokens at most; 0: as many as the context holds
+  std::vector<std::string>
+      stop;                   // non-empty UTF-8 strings; the earliest match ends the text before it
+  bool ignore_eos = false;    // end-of-text tokens are ordinary tokens (their text stays empty)
+  bool low_priority = false;  // runs where nobody else wants the place (verification)
+};
+
+// One per sampled token, in order, the end-of-text token and the tokens of a matched stop string
+// included. The texts of a request's events joined are its text: whole UTF-8 only, with what might
+// still become part of a character or of a stop string held back, so a text may be empty, and the
+// last event has all that is left (an incomplete character as U+FFFD).
+struct TokenEvent {
+  int32_t token = 0;
+  LogitsDigest digest{};  // of the raw logits that the token was chosen from
+  std::string text;
+};
+
+enum class FinishReason { kStop, kLength, kCancelled, kFault };
+
+struct Finish {
+  FinishReason reason = FinishReason::kStop;
+  Error error;  // where reason is kFault: kNumericFault, or what stopped the engine
+  uint32_t prompt_tokens = 0;
+  uint32_t generated_tokens = 0;  // events delivered
+  std::string stop;               // the stop string that matched; empty for end-of-text
+  Digest logits_chain{};          // over the digests of all events (engine/sampler.h)
+};
+
+struct GenerateCallbacks {
+  std::function<void(const TokenEvent&)> on_token;
+  std::function<void(const Finish&)> on_finish;  // exactly once, last
+};
+
+// What the engine did since it was loaded, for metrics and for tests that must see batching.
+struct EngineStats {
+  uint64_t steps = 0;        // forward passes
+  uint64_t prompt_rows = 0;  // rows of prefill computed
+  uint64_t sampled_tokens = 0;
+  uint64_t shared_steps = 0;  // forward passes with rows of more than one sequence
+  uint64_t preempted = 0;     // sequences whose pages were taken; they are computed again, equal
+  uint32_t running = 0, waiting = 0;
+  uint32_t kv_pages = 0, kv_pages_used = 0;
+};
+
+class Engine {
+ public:
+  // Runs the kernels' self-test, reads and checks the file, packs the weights, allocates the KV
+  // cache and starts the threads. Errors: kInvalid (the options), kNotFound, kIo, kCorrupt (the
+  // file is no sound GGUF), kUnsupported (by name: architecture, tensor type, rope scaling,
+  // tokenizer), kNumericFault (a weight, or the self-test on this machine).
+  static Result<std::unique_ptr<Engine>> Load(const EngineOptions& options,
+                                              const LoadProgress& progress = {});
+  // Cancels what waits and runs (on_finish is called) and stops the threads.
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  const ModelInfo& info() const;
+  const Tokenizer& tokenizer() const;
+  // Null where the file has no template or one outside the subset; template_error then says why.
+  const ChatTemplate* chat_template() const;
+  const Error& template_error() const;
+
+  // Queues a request and returns its id. Errors: kInvalid (message begins with the field's name:
+  // prompt empty, not shorter than the context, or an id outside the vocabulary; sampling; stop),
+  // kUnavailable (the queue is full, or the engine is stopping). On an error no callback is called.
+  Result<uint64_t> Submit(GenerateRequest request, GenerateCallbacks callbacks);
+
+  // The request ends with kCancelled at the next step. Unknown and finished ids are ignored.
+  void Cancel(uint64_t id);
+
+  EngineStats stats() const;
+
+ private:
+  struct State;
+  explicit Engine(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace verbatim::engine
