@@ -1,0 +1,126 @@
+// What a request handler sees of HTTP: the request, whole and checked, and a sink for the answer.
+//
+// A connection lives on one single-threaded executor. Its handler runs there as a coroutine, may
+// co_await anything whose completion comes back to `co_await boost::asio::this_coro::executor`, and
+// must never block it: other connections share the thread. Other threads (engine, ledger) reach the
+// handler only by boost::asio::post to that executor.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "gateway/auth.h"
+
+namespace verbatim::gateway {
+
+// Names are lower-case in requests and sent as given in answers; order and duplicates are kept.
+using Headers = std::vector<std::pair<std::string, std::string>>;
+
+// The first value of `name` (lower-case), or "" where there is none.
+std::string_view FindHeader(const Headers& headers, std::string_view name);
+
+struct Request {
+  std::string id;      // made by the server: "req_" + 32 hex; sent back as x-request-id
+  std::string method;  // "GET", "POST"; a HEAD request reaches its GET handler as "GET"
+  std::string path;    // percent-decoded, starts with '/', no query
+  std::string query;   // as sent, without '?'
+  std::vector<std::string> params;  // what the route's {} segments matched, in order, decoded
+  Headers headers;
+  std::string body;             // whole, de-chunked; at most ServerLimits::body_bytes
+  std::string remote;           // "127.0.0.1:40312"
+  int64_t received_micros = 0;  // base/clock.h NowMicros() when the header was complete
+  Principal principal;
+
+  std::string_view Header(std::string_view name) const { return FindHeader(headers, name); }
+};
+
+// The answer to one request. Lives as long as the handler's coroutine; used on its executor only,
+// one call at a time (the next after the last one's co_await). Either SendWhole, or StartStream,
+// Write..., then Finish or Abort; anything else is a CHECK. A handler that returns (or throws)
+// without an answer gets a 500, one that leaves a stream open gets it aborted.
+//
+// The server adds x-request-id, date, server, content-length or transfer-encoding and connection.
+//
+// kCancelled from any call: the client is gone or too slow (write-stall limit); nothing further
+// will reach it and every later call returns the same at once.
+class ResponseSink {
+ public:
+  virtual ~ResponseSink() = default;
+
+  // A complete answer. content-type is application/json unless `headers` has one.
+  virtual boost::asio::awaitable<Status> SendWhole(int status, Headers headers,
+                                                   std::string body) = 0;
+
+  // Status line and headers of a chunked answer, sent at once. content-type is
+  // "text/event-stream; charset=utf-8" and cache-control "no-cache" unless `headers` has them.
+  virtual boost::asio::awaitable<Status> StartStream(int status, Headers headers) = 0;
+
+  // Bytes of a started stream, as one chunk, in the kernel's hands on return (so a slow reader
+  // slows the handler). Empty input does nothing.
+  virtual boost::asio::awaitable<Status> Write(std::string_view bytes) = 0;
+
+  // Ends a stream well: the terminating chunk.
+  virtual boost::asio::awaitable<Status> Finish() = 0;
+
+  // Closes the connection without the terminating chunk: the client sees a broken transfer.
+  virtual void Abort() = 0;
+
+  // True once the client hung up, stalled, or the server ended the connection (drain is over).
+  virtual bool ClientGone() const = 0;
+
+  // `callback` runs once, on the handler's executor, when ClientGone() becomes true: within half a
+  // second of a hang-up even while the handler waits for something else. Where it is true already,
+  // the callback is posted. One callback at a time; an empty function takes it back. Never called
+  // after the handler has returned. Bytes of a next, pipelined request are no hang-up.
+  virtual void OnClientGone(std::function<void()> callback) = 0;
+};
+
+// An error answer in OpenAI's form: {"error":{"message","type","param","code"}}.
+struct HttpError {
+  int status = 500;
+  std::string message;
+  std::string type;   // "" gives the usual one of the status ("invalid_request_error", ...)
+  std::string param;  // "" is null
+  std::string code;   // "" is null
+  Headers headers;    // further response headers, such as retry-after
+};
+
+// The body, and the whole answer.
+std::string ErrorJson(const HttpError& error);
+boost::asio::awaitable<Status> SendError(ResponseSink& sink, HttpError error);
+
+using Handler = std::function<boost::asio::awaitable<void>(const Request&, ResponseSink&)>;
+
+struct Route {
+  std::string method;   // "GET" or "POST"; HEAD and OPTIONS are answered from these
+  std::string pattern;  // "/v1/models/{}"; a {} matches one non-empty segment, {*} the rest
+  uint8_t roles = 0;    // bits of Role, any one of which is enough; 0: open to everyone, no key
+  Handler handler;
+};
+
+// Which route a request takes. Immutable once the server runs; literal segments win over {}.
+class Router {
+ public:
+  void Add(Route route);  // CHECKs the pattern's form and that it is new
+
+  struct Match {
+    const Route* route = nullptr;     // null: see allow
+    std::vector<std::string> params;  // decoded
+    std::string allow;                // methods of the path, "GET, HEAD, OPTIONS"; "": no such path
+  };
+  // `raw_path`: as sent, still percent-encoded ({} matches segments before they are decoded, so an
+  // encoded slash stays inside its segment) and already checked by the server.
+  Match Find(std::string_view method, std::string_view raw_path) const;
+
+ private:
+  std::vector<Route> routes_;
+};
+
+}  // namespace verbatim::gateway

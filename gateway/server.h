@@ -1,0 +1,65 @@
+// The HTTP/1.1 server: listens, enforces limits, and gives whole requests to the router's handlers.
+//
+// One single-threaded Asio context per I/O thread; a connection stays on the one it was accepted to
+// (http.h). What is refused before a handler sees it: malformed or ambiguous framing (400, then
+// close), header or body beyond their limits (431, 413), unknown paths and methods (404, 405),
+// missing or unfit credentials (401, 403), bodies that are not identity-encoded JSON (415), and,
+// without keys, what a web page of another site can make a browser send (403).
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "gateway/auth.h"
+#include "gateway/http.h"
+
+namespace verbatim::gateway {
+
+struct ServerLimits {
+  size_t header_bytes = 64 << 10;  // request line and header fields together
+  size_t header_count = 100;
+  size_t body_bytes = 8 << 20;
+  size_t connections = 4096;                      // beyond it: 503 and close
+  std::chrono::milliseconds header_time{10'000};  // from a request's first byte to its empty line
+  std::chrono::milliseconds body_time{60'000};
+  std::chrono::milliseconds write_stall{30'000};  // without one byte of progress
+  std::chrono::milliseconds keep_alive_idle{75'000};
+};
+
+struct ServerOptions {
+  std::string listen = "127.0.0.1:8080";  // HOST:PORT; an IP literal ([::1]:8080) or localhost
+  int threads = 1;                        // I/O threads
+  ServerLimits limits;
+};
+
+class Server {
+ public:
+  // Binds, listens and serves; the port is open on return. kInvalid: `listen` is malformed, or not
+  // a loopback address although `auth` has no keys. kFailedPrecondition: the port is in use.
+  static Result<std::unique_ptr<Server>> Start(ServerOptions options, Router router,
+                                               Authenticator auth);
+
+  // Ends at once whatever still runs (clients see broken transfers), and joins the threads.
+  virtual ~Server() = default;
+
+  // The bound address as a URL, "http://127.0.0.1:8080", and its port (chosen when 0 was asked).
+  virtual std::string url() const = 0;
+  virtual uint16_t port() const = 0;
+
+  // How many requests are in their handlers, and how many connections are open.
+  virtual size_t running() const = 0;
+  virtual size_t open_connections() const = 0;
+
+  // Stops accepting, closes idle connections, lets running requests finish (they answer with
+  // connection: close) for at most `limit`, then ends the rest. Blocks; returns whether all
+  // finished. `progress` is called about once a second with the number still running. Once only.
+  virtual bool Drain(std::chrono::milliseconds limit,
+                     const std::function<void(size_t running)>& progress) = 0;
+};
+
+}  // namespace verbatim::gateway
