@@ -1,10 +1,10 @@
-// JSON values that lose nothing: numbers keep their digits, strings keep lone surrogates, objects keep
-// the order of their members. Parsing is strict: RFC 8259 text, valid UTF-8, no duplicate keys (judged
-// after unescaping), a bounded depth. Used for requests, records, leaves and files alike.
+// JSON values that lose nothing: numbers keep their digits, strings keep lone surrogates, objects
+// keep the order of their members. Parsing is strict: RFC 8259 text, valid UTF-8, no duplicate keys
+// (judged after unescaping), a bounded depth. Used for requests, records, leaves and files alike.
 //
-// Strings are held unescaped, in UTF-8; a lone surrogate escape is held as its three-byte WTF-8 form
-// (ED A0..BF xx), which no valid input byte sequence can produce. Well-formed pairs are combined.
-// Not thread-safe for writers; const access from any thread.
+// Strings are held unescaped, in UTF-8; a lone surrogate escape is held as its three-byte WTF-8
+// form (ED A0..BF xx), which no valid input byte sequence can produce. Well-formed pairs are
+// combined. Not thread-safe for writers; const access from any thread.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "base/result.h"
@@ -27,17 +28,17 @@ class Value {
  public:
   enum class Type { kNull, kBool, kNumber, kString, kArray, kObject };
 
-  Value() = default;                   // null
-  Value(bool v);                       // NOLINT: values are written as literals: {"a", true}
-  Value(int v);                        // NOLINT
-  Value(int64_t v);                    // NOLINT
-  Value(uint64_t v);                   // NOLINT
-  Value(double v);                     // NOLINT: CHECKs finite; the shortest text that reads back
-  Value(const char* v);                // NOLINT
-  Value(std::string v);                // NOLINT
-  Value(std::string_view v);           // NOLINT
-  Value(Array v);                      // NOLINT
-  Value(Object v);                     // NOLINT
+  Value() = default;          // null
+  Value(bool v);              // NOLINT: values are written as literals: {"a", true}
+  Value(int v);               // NOLINT
+  Value(int64_t v);           // NOLINT
+  Value(uint64_t v);          // NOLINT
+  Value(double v);            // NOLINT: CHECKs finite; the shortest text that reads back
+  Value(const char* v);       // NOLINT
+  Value(std::string v);       // NOLINT
+  Value(std::string_view v);  // NOLINT
+  Value(Array v);             // NOLINT
+  Value(Object v);            // NOLINT
   // A number given by its JSON text, which must be valid; CHECKed.
   static Value NumberFromText(std::string text);
   static Value MakeObject() { return Value(Object{}); }
@@ -85,22 +86,22 @@ class Value {
   friend class Parser;
   Type type_ = Type::kNull;
   bool bool_ = false;
-  std::string text_;  // string value, or number text
-  Array items_;
-  Object members_;
+  std::variant<std::string, Array, Object>
+      data_;  // a string, or the text of a number, is the first
   size_t begin_ = 0, end_ = 0;
 };
 
 struct ParseLimits {
   size_t max_bytes = size_t{64} << 20;
-  size_t max_depth = 256;
+  size_t max_depth = 256;               // of arrays and objects within each other
+  size_t max_values = size_t{1} << 22;  // all values counted; one takes 64 bytes or more
 };
 
 // The whole text as one JSON value. Errors: kInvalid with the byte offset and what was expected.
 Result<Value> Parse(std::string_view text, const ParseLimits& limits = {});
 
-// Canonical JSON as gateway/FINGERPRINT.md defines it: RFC 8785, and stricter where that would let two
-// different values collide (exact decimals, lone surrogates). Equal values give equal bytes.
+// Canonical JSON as gateway/FINGERPRINT.md defines it: RFC 8785, and stricter where that would let
+// two different values collide (exact decimals, lone surrogates). Equal values give equal bytes.
 std::string Canonical(const Value& value);
 
 // One line, members in their order, numbers as written. For answers and files that people read.
