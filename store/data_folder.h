@@ -1,0 +1,47 @@
+// A data folder: what lies where, its permissions, and the lock that makes one server its owner.
+// Files that are not ours are left alone and are no damage.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace verbatim::store {
+
+class DataFolder {
+ public:
+  // Makes the folder (0700) where it is missing, and takes its lock. kFailedPrecondition where
+  // another process has it: the message names the folder and that process. kIo with what to do
+  // otherwise.
+  static Result<DataFolder> Open(const std::string& path);
+
+  // The paths alone, without lock (for a snapshot's copy, or a client of the control socket).
+  static DataFolder Unlocked(const std::string& path);
+
+  DataFolder(DataFolder&& other) noexcept;
+  DataFolder& operator=(DataFolder&& other) noexcept;
+  ~DataFolder();  // gives the lock back
+
+  const std::string& path() const { return path_; }
+  std::string database() const { return path_ + "/db"; }
+  std::string keyring() const { return path_ + "/keyring"; }
+  std::string keys() const { return path_ + "/keys"; }
+  std::string checkpoint() const { return path_ + "/checkpoint"; }
+  std::string temporary() const { return path_ + "/tmp"; }
+  std::string control_socket() const { return path_ + "/control.sock"; }
+
+ private:
+  DataFolder() = default;
+  std::string path_;
+  int lock_fd_ = -1;
+};
+
+// Whole files. Write: to a temporary name, synced, renamed over, folder synced; mode 0600.
+Result<std::string> ReadFile(const std::string& path);
+Status WriteFileDurably(const std::string& path, std::string_view bytes);
+Status SyncFolder(const std::string& path);
+// mkdir -p of one level with 0700; ok where it exists.
+Status MakeFolder(const std::string& path);
+
+}  // namespace verbatim::store

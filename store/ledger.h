@@ -1,0 +1,171 @@
+// The ledger: an append-only, provable log of everything the server answered, and the results that
+// hits serve. One open Ledger owns its data folder.
+//
+// Life of an entry: Append makes the record's bytes and digests on the caller's thread and queues
+// it; the ledger's thread gives it its place, seals it under that place's key, and commits leaf,
+// record, payloads, tree nodes, index, receipt and tree state in ONE synced batch, together with
+// whatever else waits (group commit); then it tells the callers; the publisher's thread signs a
+// checkpoint at most every publish_interval, keeps it outside the database, and only then shows it.
+//
+// Threads: every method may be called from any thread. Callbacks run on the ledger's thread and
+// must not block or call blocking methods of the ledger. Errors: kIo where the disk failed: the
+// entry is NOT acknowledged (it may or may not be in the log), and the ledger recovers by itself
+// once the disk works again; kInvalid for requests that break the format's rules; kCorrupt where
+// stored bytes fail their digests (nothing of them is returned); kUnavailable while closing;
+// kNotFound.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/result.h"
+#include "store/data_folder.h"
+#include "store/kv.h"
+#include "store/records.h"
+
+namespace verbatim::store {
+
+struct LedgerOptions {
+  // First start: the log's origin, else "verbatim/<16 hex>". Later: must be empty or the same.
+  std::string origin;
+  int64_t publish_interval_micros = 100'000;  // at most one checkpoint per interval
+  int64_t hit_interval_micros = 1'000'000;    // hits' leaves; at most a second
+  json::Value start_detail;                   // null, or public facts for the server_started leaf
+  std::string manifest;                       // digest in hex, for the server's own leaves
+  bool control_socket = true;                 // serve snapshots to readers beside this server
+  std::function<int64_t()> now = NowMicros;   // wall clock; tests set it
+  std::unique_ptr<Kv> kv;                     // tests; else RocksDB in the folder
+};
+
+struct AppendRequest {
+  Kind kind = Kind::kGenerated;
+  std::string model;     // leaf: digest in hex, or empty
+  std::string manifest;  // leaf: digest in hex, or empty
+  std::string numerics;  // leaf
+  std::string outcome = "ok";
+  std::vector<Reference> references;
+  json::Value detail;  // leaf: public facts only
+  // The private part. record.tenant gives the leaf its pseudonym and sequence number (empty: an
+  // entry of the server's own). record.request_id, where set, is what the receipt is found by;
+  // another tenant's id is refused (kAlreadyExists). record.serves_hits with name_space and
+  // fingerprint makes it the result that hits serve, if it is the first; that needs response bytes.
+  Record record;
+  std::string request;   // as received
+  std::string response;  // content-decoded body as recorded
+  std::string trace;     // e.g. logits digests per token; may be empty
+};
+
+struct Appended {
+  uint64_t entry = 0;
+  int64_t time = 0;  // of the leaf
+  std::optional<Digest> output_digest;
+  bool serves_hits = false;  // this entry is what Lookup gives from now on
+};
+
+struct StoredResult {
+  uint64_t entry = 0;
+  Leaf leaf;
+  Record record;
+  std::string response;
+};
+
+struct HitRequest {
+  Kind kind = Kind::kHit;  // or kJoined
+  uint64_t result = 0;     // the entry whose answer is served
+  std::string tenant, subject, key_id, request_id;
+  json::Value extra;                      // null, or an object, private
+  bool strict = false;                    // commit it synced as a leaf of its own
+  std::string model, manifest, numerics;  // for the leaf, as in AppendRequest
+};
+
+struct EntryView {
+  uint64_t entry = 0;
+  std::string leaf_bytes;
+  Leaf leaf;
+  std::optional<Record> record;  // where asked for and not erased
+  std::string request, response, trace;
+};
+
+struct EntryProof {
+  uint64_t entry = 0;
+  uint64_t size = 0;  // of the tree in `checkpoint`
+  Digest leaf_hash{};
+  std::vector<Digest> path;  // RFC 6962 inclusion path, leaf to root
+  std::string checkpoint;    // signed note
+};
+
+struct Receipt {
+  std::string request_id;
+  std::string tenant;             // pseudonym
+  std::optional<uint64_t> entry;  // absent: pending (a hit whose interval is open)
+  struct Hit {
+    uint64_t number = 0, count = 0;  // of the batch in `entry`
+    uint64_t result = 0;             // the entry whose answer was served
+    Digest commitment{};
+    std::vector<Digest> path;  // to the batch's root; RFC 6962 leaf hash of the commitment
+  };
+  std::optional<Hit> hit;  // where it was a batched hit or join; filled once not pending
+};
+
+struct LogInfo {
+  std::string origin;
+  std::string vkey;
+};
+
+class Ledger {
+ public:
+  // Makes log key, origin and tables on first start. Commits server_started; after an unclean stop
+  // that leaf names the interval that may be incomplete. Refuses (kFailedPrecondition) a database
+  // of another version, one that is behind its kept checkpoint, and another origin.
+  static Result<std::unique_ptr<Ledger>> Open(DataFolder folder, LedgerOptions options);
+
+  // Closes as Close does, where the caller has not.
+  ~Ledger();
+  Ledger(const Ledger&) = delete;
+  Ledger& operator=(const Ledger&) = delete;
+
+  // Blocks until the entry is durable (or not).
+  Result<Appended> Append(AppendRequest request);
+  using AppendCallback = std::function<void(Result<Appended>)>;
+  void AppendAsync(AppendRequest request, AppendCallback done);
+
+  // Records a served hit or join before its last byte leaves. Not strict: unsynced, and returns
+  // soon (microseconds, or one sync of others). Strict: blocks as Append does.
+  Status RecordHit(const HitRequest& hit);
+  void RecordHitAsync(HitRequest hit, std::function<void(Status)> done);
+
+  // The first complete result, decrypted and checked against its digests and commitment.
+  Result<std::optional<StoredResult>> Lookup(std::string_view name_space,
+                                             const Digest& fingerprint) const;
+
+  uint64_t Size() const;  // durable entries
+  // private_parts: also decrypts and checks record, request, response and trace.
+  Result<EntryView> Entry(uint64_t entry, bool private_parts) const;
+  // kUnavailable until a checkpoint covers the entry (within publish_interval).
+  Result<EntryProof> Proof(uint64_t entry) const;
+  Result<Receipt> FindReceipt(std::string_view request_id) const;
+  // The newest published checkpoint, a signed note.
+  std::string Checkpoint() const;
+  LogInfo Log() const;
+  // The pseudonym that leaves hold for this tenant.
+  std::string Pseudonym(std::string_view tenant) const;
+
+  // Commits what is queued, open hit intervals and server_stopped; publishes the last checkpoint.
+  // Appends after it give kUnavailable. Idempotent.
+  Status Close();
+
+ private:
+  struct State;
+  explicit Ledger(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace verbatim::store
