@@ -1,0 +1,118 @@
+// The seam of execution: who turns a request into an answer. The embedded engine is one
+// (engine_backend.h), upstreams are others; tests script their own.
+//
+// Preparing is apart from running, since what a backend is and what it would run (its identity)
+// goes into the fingerprint, which decides whether anything runs at all. Backends, prepared
+// requests and runs may be used from any thread; what they give to a RunObserver comes from a
+// thread of their own, one call at a time, and must be taken without blocking.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/json.h"
+#include "gateway/http.h"
+
+namespace verbatim::gateway {
+
+struct GenerationRequest;  // gateway/wire/openai.h
+
+// A value, or the error that the client gets.
+template <typename T>
+using Answered = std::variant<T, HttpError>;
+
+// One token of one choice. `text` may be empty: what could still become part of a character or of a
+// stop string is held back, and the text of an end-of-text token is empty.
+struct TokenPiece {
+  uint32_t choice = 0;
+  int32_t token = 0;
+  std::array<uint8_t, 16> digest{};  // of the logits it was chosen from (numerics.md 10)
+  std::string text;
+};
+
+// A choice is complete: no further piece of it follows.
+struct ChoiceEnd {
+  uint32_t choice = 0;
+  std::string finish_reason;  // "stop" or "length"
+  Digest chain{};             // logits chain over all its tokens
+};
+
+// The run is over; the last thing that its observer hears.
+struct RunEnd {
+  enum class Outcome { kComplete, kCancelled, kFailed };
+  Outcome outcome = Outcome::kComplete;
+  HttpError error;    // where kFailed: what the client gets
+  std::string cause;  // where kFailed: a short code for the ledger, "numeric_fault"
+};
+
+// Each is called from a thread of the backend's. All pieces of one choice come in order; those of
+// different choices as they are made. on_end comes exactly once, and last.
+struct RunObserver {
+  std::function<void(TokenPiece)> on_piece;
+  std::function<void(ChoiceEnd)> on_choice_end;
+  std::function<void(RunEnd)> on_end;
+};
+
+struct RunOptions {
+  uint64_t seed = 0;        // in force where the client gave none (FINGERPRINT.md)
+  bool background = false;  // runs where nobody else wants the place (verification)
+};
+
+// A run that was started. Destroying it does not wait: on_end still comes, as cancelled if need be.
+class Run {
+ public:
+  virtual ~Run() = default;
+  virtual void Cancel() = 0;  // on_end follows soon, with what the run had become by then
+};
+
+// A request that was checked, rendered and tokenised, and can run as often as anyone likes with the
+// same result. Immutable.
+class PreparedRequest {
+ public:
+  virtual ~PreparedRequest() = default;
+
+  // Who answers, as the fingerprint holds it: only what can change an answer.
+  virtual const json::Value& identity() const = 0;
+
+  virtual uint32_t choices() const = 0;
+  virtual uint32_t prompt_tokens() const = 0;  // of all prompts together
+
+  // For the record: parameters in force, and what the backend says of itself.
+  virtual json::Value parameters() const = 0;
+  virtual json::Value description() const = 0;
+
+  // For leaves: digest in hex and version name; empty where the backend has none.
+  virtual std::string model_digest() const = 0;
+  virtual std::string numerics() const = 0;
+
+  // On an error no callback is called. 429 where the queue is full.
+  virtual Answered<std::unique_ptr<Run>> Start(const RunOptions& options,
+                                               RunObserver observer) const = 0;
+};
+
+struct PrepareOptions {
+  int64_t clock_micros = 0;       // what the chat template reads as now
+  uint32_t max_tokens_limit = 0;  // of policy, per choice; 0: none
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  // Errors: 400 with the parameter's name (context_length_exceeded among the codes), 503 where it
+  // cannot serve now.
+  virtual Answered<std::shared_ptr<const PreparedRequest>> Prepare(
+      const GenerationRequest& request, const PrepareOptions& options) const = 0;
+
+  // For the manifest: what computes here (ISA, device, threads). Never part of a fingerprint.
+  virtual json::Value Describe() const = 0;
+};
+
+}  // namespace verbatim::gateway

@@ -1,0 +1,35 @@
+// The API for operators and auditors: receipts, entries, proofs, the log's key and checkpoint, the
+// manifest, metrics and health. What it returns is enough for an independent script to check an
+// entry: leaf bytes, leaf hash, inclusion path, tree size and signed checkpoint.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "gateway/http.h"
+
+namespace verbatim::store {
+class Ledger;
+}
+
+namespace verbatim::gateway {
+
+class Metrics;
+struct Manifest;
+
+struct OperatorApiOptions {
+  const store::Ledger* ledger = nullptr;  // these three outlive the server
+  const Manifest* manifest = nullptr;
+  Metrics* metrics = nullptr;
+  // Empty while generation is served, else why it is not ("the model is still being loaded").
+  std::function<std::string()> not_serving;
+};
+
+// GET /verbatim/v1/receipts/{request id}: status, entry and everything to check it; "pending"
+//       while a hit's interval or the checkpoint is still open.
+// GET /verbatim/v1/entries/{n}: leaf and record; request and answer with ?payload=1 only.
+// GET /verbatim/v1/entries/{n}/proof, /verbatim/v1/log, /verbatim/v1/manifest, /log/checkpoint,
+//       /metrics, /healthz (200 once generation is served), /readyz.
+void AddOperatorRoutes(Router& router, OperatorApiOptions options);
+
+}  // namespace verbatim::gateway

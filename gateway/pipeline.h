@@ -1,0 +1,74 @@
+// The life of a request: from decoded HTTP to an answer that is in the ledger (pipeline.cc, Serve).
+//
+// A Pipeline joins policy, backends, ledger and verifier. Its handlers are coroutines on the
+// server's executors; the runs themselves live on threads of the pipeline's own, so that they go on
+// while anyone waits, whoever began them. Construct, add the routes to the server's router, serve,
+// drain the server, then Drain and destroy. Thread-safe after construction.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gateway/backend.h"
+#include "gateway/http.h"
+
+namespace verbatim::policies {
+struct Policy;
+}
+namespace verbatim::store {
+class Ledger;
+}
+
+namespace verbatim::gateway {
+
+class Metrics;
+
+struct ServedModel {
+  std::string name;  // as requests say it
+  std::unique_ptr<const Backend> backend;
+  int64_t created = 0;  // seconds, for /v1/models
+};
+
+struct PipelineOptions {
+  std::shared_ptr<const policies::Policy> policy;
+  store::Ledger* ledger = nullptr;  // outlives the pipeline
+  Metrics* metrics = nullptr;       // outlives the pipeline
+  std::vector<ServedModel> models;
+  std::string manifest_digest;  // 64 hex digits (manifest.h)
+  // Not empty: the software lock of the policy does not hold, and this says why. Every generation
+  // is refused with it (503), with an entry.
+  std::string locked;
+  size_t verify_queue =
+      64;  // answers that may wait to be executed again; more are dropped, counted
+};
+
+class Pipeline {
+ public:
+  explicit Pipeline(PipelineOptions options);
+  // Drains, cancelling whatever still runs.
+  ~Pipeline();
+  Pipeline(const Pipeline&) = delete;
+  Pipeline& operator=(const Pipeline&) = delete;
+
+  // POST /v1/chat/completions, POST /v1/completions, GET /v1/models, GET /v1/models/{}.
+  void AddRoutes(Router& router);
+
+  // True while generation is served: no software lock, not draining, at least one model.
+  bool Serving() const;
+
+  // Stops verifying, cancels runs that nobody waits for, and blocks until every run has its entry.
+  // Call after the server has drained. Idempotent.
+  void Drain();
+
+  // Runs in flight now, and answers that wait to be executed again.
+  size_t InFlight() const;
+  size_t VerifyBacklog() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace verbatim::gateway
