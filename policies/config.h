@@ -1,0 +1,54 @@
+// The server's configuration: one YAML file (loader.h), or these defaults. Flags of the command
+// line are applied on top by the command. Plain values; sizes are in bytes, times in milliseconds.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "policies/policy.h"
+
+namespace verbatim::policies {
+
+struct ModelConfig {
+  std::string file;      // a GGUF file; relative paths are taken from the configuration's folder
+  std::string fidelity;  // "wba16", "w8a16", "w16a16"; "": the default for the file
+};
+
+struct ServerConfig {
+  std::string listen = "127.0.0.1:8080";  // HOST:PORT
+  uint64_t threads = 0;                   // that serve connections; 0: one per core
+  // Limits
+  uint64_t header_bytes = 64 << 10;
+  uint64_t header_count = 100;
+  uint64_t body_bytes = 8 << 20;
+  uint64_t connections = 4096;
+  // Timeouts
+  uint64_t header_ms = 10'000;
+  uint64_t body_ms = 60'000;
+  uint64_t write_stall_ms = 30'000;
+  uint64_t keep_alive_ms = 75'000;
+  uint64_t drain_ms = 20'000;
+};
+
+struct EngineConfig {
+  uint64_t threads = 0;        // that compute; 0: one per core
+  uint64_t max_batch = 32;     // sequences that run together
+  uint64_t kv_tokens = 0;      // size of the KV cache; 0: chosen for the model
+  uint64_t context_limit = 0;  // positions of a sequence; 0: the model's
+  uint64_t prefill_chunk = 256;
+  uint64_t queue_limit = 1024;
+  std::string isa;  // "reference", "avx2", "avx512"; "": the best of this machine
+};
+
+struct Config {
+  ServerConfig server;
+  std::string data = "verbatim-data";         // the data folder
+  std::map<std::string, ModelConfig> models;  // by the name that clients use
+  std::string origin;                         // of the log; "": chosen at the first start
+  EngineConfig engine;
+  Policy policy;
+  std::string policy_source = "default";  // "default", "strict", a file name, or "inline"
+};
+
+}  // namespace verbatim::policies
