@@ -77,14 +77,18 @@ struct Policy {
 json::Value ToJson(const Policy& policy);
 Digest PolicyDigest(const Policy& policy);
 
-// The manifest is an object of what runs: {"component": "version", ...}; its digest is the SHA-256
-// of its canonical JSON. Both functions below read a component's value as it stands there.
-Digest ManifestDigest(const json::Value& manifest);
+// The manifest is an object of what runs (gateway/manifest.h); a component is named by its path in
+// it
+// ("build.version", "libraries.rocksdb") and its version is the text that stands there.
 
 // Whether the running software is what the policy pins, and has every component that the policy
 // counts in keys. kFailedPrecondition: names each component that differs, what is pinned, what
 // runs.
 Status CheckSoftware(const Policy& policy, const json::Value& manifest);
+
+// What the policy adds to the fingerprint of every request, for a server that runs `manifest`: an
+// object, or null where it adds nothing. CheckSoftware is ok.
+json::Value ExtraKey(const Policy& policy, const json::Value& manifest);
 
 // Who asks, as far as policies care.
 struct Caller {
@@ -116,6 +120,6 @@ struct Decision {
 // `endpoint` is "/v1/chat/completions" or "/v1/completions"; `request` is the parsed body, an
 // object that the decoder has accepted; `body_bytes` its size as received; `manifest` as above.
 Decision Decide(const Policy& policy, const Caller& caller, std::string_view endpoint,
-                const json::Value& request, uint64_t body_bytes, const json::Value& manifest);
+                const json::Value& request, uint64_t body_bytes);
 
 }  // namespace verbatim::policies
