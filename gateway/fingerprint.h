@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "base/bytes.h"
@@ -34,12 +33,12 @@ struct EngineIdentity {
   Digest model_digest{};
   std::string fidelity;    // "wba16"
   std::string numerics;    // version of numerics.md
-  Digest prompt_digest{};  // SHA-256 of the rendered prompt (PromptDigest)
+  Digest prompt_digest{};  // SHA-256 of the rendered prompt's text
 };
 json::Value ToJson(const EngineIdentity& identity);
 
-// Of a rendered prompt: its text in segments of trusted and untrusted text, or its token ids.
-Digest PromptDigestOfText(const std::vector<std::pair<std::string, bool>>& text_and_trust);
+// Of a prompt that was given as token ids: SHA-256 of their JSON array, canonical. (Of a rendered
+// prompt it is the SHA-256 of its text.)
 Digest PromptDigestOfTokens(const std::vector<int32_t>& tokens);
 
 struct Envelope {
