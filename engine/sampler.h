@@ -3,14 +3,16 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "base/bytes.h"
 #include "base/result.h"
+#include "kernels/ops.h"
+#include "kernels/sampling.h"
 
 namespace verbatim::engine {
 
@@ -33,21 +35,25 @@ struct SamplingParams {
 // Ranges and finiteness. Errors: kInvalid whose message begins with the field's name.
 Status CheckSamplingParams(const SamplingParams& params, uint32_t vocab_size);
 
-// Penalties and bias in the order and rounding of numerics.md 11, in place.
-void ApplyPenalties(const SamplingParams& params, std::span<const int32_t> prompt,
-                    std::span<const int32_t> generated, std::span<float> logits);
+// Picks the tokens of one choice: what was seen so far, penalties, and the draw of each position.
+// Used by one thread at a time.
+class Sampler {
+ public:
+  // params: checked. prompt: ids below the vocabulary's size.
+  Sampler(const SamplingParams& params, std::span<const int32_t> prompt);
 
-struct Sampled {
-  int32_t token = 0;
-  size_t kept = 0;     // how many candidates were left after top_k, top_p and min_p
-  uint64_t total = 0;  // their integer weight
-  uint64_t u = 0;      // the point drawn in [0, total)
+  // The token that will stand at absolute position `position`, from finished logits (numerics.md
+  // 10), which penalties change in place. kNumericFault where they leave a logit infinite.
+  Result<int32_t> Next(const kernels::Ops& ops, std::span<float> logits, uint64_t position,
+                       kernels::SamplingScratch& scratch);
+
+ private:
+  SamplingParams params_;
+  bool penalised_ = false;
+  std::vector<kernels::SeenToken> seen_;  // where penalised: each id of prompt and answer, once
+  std::unordered_map<int32_t, size_t> seen_index_;
+  std::vector<kernels::TokenBias> bias_;
 };
-
-// The token for the 64-bit draw r. logits: finite, without -0 (numerics.md 10), after
-// ApplyPenalties, at most 2^20 of them. Greedy (temperature < 1e-5) ignores r and leaves the other
-// fields 0.
-Sampled Sample(const SamplingParams& params, std::span<const float> logits, uint64_t r);
 
 // The chain over a choice's digests: c0 = SHA-256("verbatim-logits-1"), c = SHA-256(c || digest)
 // for each sampled token, end-of-text and matched stop tokens included.
