@@ -1,0 +1,85 @@
+#include <algorithm>
+
+#include "base/check.h"
+#include "gateway/http.h"
+#include "gateway/http_head.h"
+
+namespace verbatim::gateway {
+namespace {
+
+// The part up to the next '/', taken off `path`.
+std::string_view NextSegment(std::string_view& path) {
+  const size_t slash = std::min(path.find('/'), path.size());
+  const std::string_view segment = path.substr(0, slash);
+  path.remove_prefix(std::min(slash + 1, path.size()));
+  return segment;
+}
+
+// Decodes one segment; the whole path was checked, so a failure is only a split UTF-8 sequence.
+bool AppendDecoded(std::string_view raw, std::vector<std::string>* out) {
+  Result<std::string> decoded = PercentDecode(raw);
+  if (!decoded.ok()) return false;
+  out->push_back(std::move(decoded).value());
+  return true;
+}
+
+bool Matches(std::string_view pattern, std::string_view path, std::vector<std::string>* params) {
+  pattern.remove_prefix(1);
+  path.remove_prefix(1);
+  for (;;) {
+    const bool last_of_path = path.find('/') == std::string_view::npos;
+    const bool last_of_pattern = pattern.find('/') == std::string_view::npos;
+    if (pattern == "{*}") return !path.empty() && AppendDecoded(path, params);
+    const std::string_view want = NextSegment(pattern);
+    const std::string_view got = NextSegment(path);
+    if (want == "{}") {
+      if (got.empty() || !AppendDecoded(got, params)) return false;
+    } else {
+      const Result<std::string> decoded = PercentDecode(got);
+      if (!decoded.ok() || *decoded != want) return false;
+    }
+    if (last_of_path || last_of_pattern) return last_of_path && last_of_pattern;
+  }
+}
+
+// Literal patterns before those with a parameter before those with a tail.
+int Looseness(const std::string& pattern) {
+  if (pattern.find("{*}") != std::string::npos) return 2;
+  return pattern.find("{}") != std::string::npos ? 1 : 0;
+}
+
+}  // namespace
+
+void Router::Add(Route route) {
+  CHECK(route.method == "GET" || route.method == "POST");
+  CHECK(route.pattern.starts_with("/") && route.handler);
+  for (const Route& other : routes_) {
+    CHECK(other.method != route.method || other.pattern != route.pattern);
+  }
+  const auto place = std::find_if(routes_.begin(), routes_.end(), [&](const Route& other) {
+    return Looseness(other.pattern) > Looseness(route.pattern);
+  });
+  routes_.insert(place, std::move(route));
+}
+
+Router::Match Router::Find(std::string_view method, std::string_view raw_path) const {
+  Match match;
+  if (!raw_path.starts_with("/")) return match;
+  bool get = false, post = false;
+  for (const Route& route : routes_) {
+    std::vector<std::string> params;
+    if (!Matches(route.pattern, raw_path, &params)) continue;
+    (route.method == "GET" ? get : post) = true;
+    const bool fits = route.method == method || (route.method == "GET" && method == "HEAD");
+    if (fits && match.route == nullptr) {
+      match.route = &route;
+      match.params = std::move(params);
+    }
+  }
+  if (get) match.allow = "GET, HEAD, ";
+  if (post) match.allow += "POST, ";
+  if (get || post) match.allow += "OPTIONS";
+  return match;
+}
+
+}  // namespace verbatim::gateway

@@ -1,0 +1,223 @@
+#include "gateway/server.h"
+
+#include <algorithm>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <charconv>
+#include <thread>
+#include <vector>
+
+#include "gateway/connection.h"
+
+namespace verbatim::gateway {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+using std::chrono::milliseconds;
+
+// Connections beyond the limit that are told so at one time; more are closed without a word.
+constexpr size_t kRefusedAtOnce = 64;
+constexpr milliseconds kEndTime{5'000};
+
+Result<tcp::endpoint> ParseListen(const std::string& text) {
+  const auto fail = [&](const char* what) {
+    return Error{Code::kInvalid, "cannot listen on '" + text + "': " + what +
+                                     "; write HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080"};
+  };
+  const size_t colon = text.rfind(':');
+  if (colon == std::string::npos) return fail("no port");
+  std::string host = text.substr(0, colon);
+  const std::string_view digits = std::string_view(text).substr(colon + 1);
+  uint16_t port = 0;
+  const auto [end, code] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
+  if (code != std::errc() || end != digits.data() + digits.size() || digits.empty()) {
+    return fail("the port must be a number up to 65535");
+  }
+  if (host == "localhost") host = "127.0.0.1";
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  if (bracketed) host = host.substr(1, host.size() - 2);
+  error_code ec;
+  const asio::ip::address address = asio::ip::make_address(host, ec);
+  if (ec || address.is_v6() != bracketed) return fail("the host must be an IP address");
+  return tcp::endpoint(address, port);
+}
+
+class ServerImpl : public Server {
+ public:
+  ServerImpl(ServerOptions options, Router router, Authenticator auth) {
+    state_.limits = options.limits;
+    state_.router = std::move(router);
+    state_.auth = std::move(auth);
+    for (int i = 0; i < std::max(options.threads, 1); ++i) {
+      shards_.push_back(std::make_unique<Shard>());
+    }
+    acceptor_ = std::make_unique<tcp::acceptor>(shards_[0]->context);
+  }
+  ~ServerImpl() override;
+
+  Status Listen(const std::string& listen, const tcp::endpoint& endpoint);
+  void StartThreads();
+
+  std::string url() const override { return url_; }
+  uint16_t port() const override { return port_; }
+  size_t running() const override { return state_.running; }
+  size_t open_connections() const override { return state_.connections; }
+  bool Drain(milliseconds limit, const std::function<void(size_t)>& progress) override;
+
+ private:
+  asio::awaitable<void> Accept();
+  void StopAccepting();
+  void OnEveryShard(void (*action)(Shard&));
+  bool WaitUntilEmpty(milliseconds limit, const std::function<void(size_t)>& progress);
+
+  ServerState state_;
+  std::string url_;
+  uint16_t port_ = 0;
+  // Contexts go before the state that their coroutines refer to.
+  std::vector<std::unique_ptr<Shard>> shards_;
+  std::unique_ptr<tcp::acceptor> acceptor_;
+  std::vector<std::thread> threads_;
+};
+
+Status ServerImpl::Listen(const std::string& listen, const tcp::endpoint& endpoint) {
+  error_code ec;
+  acceptor_->open(endpoint.protocol(), ec);
+  if (!ec) acceptor_->set_option(asio::socket_base::reuse_address(true), ec);
+  if (!ec) acceptor_->bind(endpoint, ec);
+  if (!ec) acceptor_->listen(asio::socket_base::max_listen_connections, ec);
+  if (ec == asio::error::address_in_use) {
+    return Error{Code::kFailedPrecondition,
+                 listen +
+                     " is in use; stop the program there, or choose another port with "
+                     "--listen HOST:PORT"};
+  }
+  if (ec) return Error{Code::kIo, "cannot listen on " + listen + ": " + ec.message()};
+  port_ = acceptor_->local_endpoint(ec).port();
+  const std::string host = endpoint.address().to_string();
+  url_ = "http://" + (endpoint.address().is_v6() ? "[" + host + "]" : host) + ":" +
+         std::to_string(port_);
+  return Status();
+}
+
+void ServerImpl::StartThreads() {
+  asio::co_spawn(shards_[0]->context, Accept(), asio::detached);
+  for (auto& shard : shards_) {
+    threads_.emplace_back([context = &shard->context] {
+      const auto guard = asio::make_work_guard(*context);
+      context->run();
+    });
+  }
+}
+
+asio::awaitable<void> ServerImpl::Accept() {
+  asio::steady_timer pause(shards_[0]->context);
+  for (size_t next = 0; acceptor_->is_open(); ++next) {
+    Shard& shard = *shards_[next % shards_.size()];
+    error_code ec;
+    tcp::socket socket =
+        co_await acceptor_->async_accept(asio::any_io_executor(shard.context.get_executor()),
+                                         asio::redirect_error(asio::use_awaitable, ec));
+    if (ec == asio::error::operation_aborted) co_return;
+    if (ec) {  // out of descriptors, mostly: those that close make room
+      pause.expires_after(milliseconds(100));
+      co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, ec));
+      continue;
+    }
+    const size_t open = ++state_.connections;
+    if (open > state_.limits.connections + kRefusedAtOnce) {
+      --state_.connections;
+      continue;
+    }
+    // Each takes itself off the count when it ends.
+    if (open > state_.limits.connections) {
+      asio::co_spawn(shard.context, RefuseConnection(std::move(socket), state_), asio::detached);
+    } else {
+      asio::co_spawn(shard.context, ServeConnection(std::move(socket), state_, shard),
+                     asio::detached);
+    }
+  }
+}
+
+void ServerImpl::StopAccepting() {
+  asio::post(shards_[0]->context, [this] {
+    error_code ignored;
+    acceptor_->close(ignored);
+  });
+}
+
+void ServerImpl::OnEveryShard(void (*action)(Shard&)) {
+  for (auto& shard : shards_) {
+    asio::post(shard->context, [action, raw = shard.get()] { action(*raw); });
+  }
+}
+
+bool ServerImpl::WaitUntilEmpty(milliseconds limit, const std::function<void(size_t)>& progress) {
+  const auto start = std::chrono::steady_clock::now();
+  auto next_line = start + milliseconds(1000);
+  while (state_.connections > 0) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - start >= limit) return false;
+    if (now >= next_line && progress) {
+      progress(state_.running);
+      next_line += milliseconds(1000);
+    }
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+  return true;
+}
+
+bool ServerImpl::Drain(milliseconds limit, const std::function<void(size_t)>& progress) {
+  state_.draining = true;
+  StopAccepting();
+  OnEveryShard(CloseIdle);
+  const bool finished = WaitUntilEmpty(limit, progress);
+  if (!finished) {
+    OnEveryShard(CloseAll);
+    (void)WaitUntilEmpty(kEndTime, nullptr);
+  }
+  return finished;
+}
+
+ServerImpl::~ServerImpl() {
+  if (!threads_.empty()) {
+    state_.draining = true;
+    StopAccepting();
+    OnEveryShard(CloseAll);
+    (void)WaitUntilEmpty(kEndTime, nullptr);
+  }
+  for (auto& shard : shards_) shard->context.stop();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Server>> Server::Start(ServerOptions options, Router router,
+                                              Authenticator auth) {
+  const Result<tcp::endpoint> endpoint = ParseListen(options.listen);
+  if (!endpoint.ok()) return endpoint.error();
+  if (!auth.has_keys() && !endpoint->address().is_loopback()) {
+    return Error{Code::kInvalid, "refused to listen on " + options.listen +
+                                     " without API keys: anyone who reaches it could use it; "
+                                     "configure keys, or listen on 127.0.0.1"};
+  }
+  try {
+    auto server = std::make_unique<ServerImpl>(options, std::move(router), std::move(auth));
+    const Status listening = server->Listen(options.listen, *endpoint);
+    if (!listening.ok()) return listening.error();
+    server->StartThreads();
+    return std::unique_ptr<Server>(std::move(server));
+  } catch (const std::exception& e) {
+    return Error{Code::kIo, std::string("cannot start the server: ") + e.what()};
+  }
+}
+
+}  // namespace verbatim::gateway
