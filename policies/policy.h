@@ -42,12 +42,10 @@ struct Enforced {
 
 // Upper bounds; 0 means none.
 struct Limits {
-  uint64_t body_bytes = 0;     // of the request as received
-  uint64_t prompt_bytes = 0;   // UTF-8 bytes of all text in messages or prompt
-  uint64_t messages = 0;       // in a chat request
-  uint64_t prompt_tokens = 0;  // checked by the gateway, once the prompt is tokenised
-  uint64_t max_tokens = 0;     // asked for; a request that names no number gets this one
-  uint64_t run_seconds = 0;    // wall time of one run; checked by the gateway
+  uint64_t body_bytes = 0;    // of the request as received
+  uint64_t prompt_bytes = 0;  // UTF-8 bytes of all text in messages or prompt
+  uint64_t messages = 0;      // in a chat request
+  uint64_t max_tokens = 0;    // asked for; a request that leaves it open gets this number
 };
 
 struct Policy {
@@ -110,7 +108,6 @@ struct Decision {
   json::Value request;               // the client's object with the policy's values: what runs
   std::vector<std::string> changed;  // the fields of it that differ from what the client sent
   std::string name_space;            // injective in what separates callers; goes into the envelope
-  json::Value extra_key;  // an object of further key fields, or null where there are none
   double verify_rate = 0;
   bool strict_hits = false;
   uint64_t retention_seconds = 0;
@@ -118,7 +115,7 @@ struct Decision {
 };
 
 // `endpoint` is "/v1/chat/completions" or "/v1/completions"; `request` is the parsed body, an
-// object that the decoder has accepted; `body_bytes` its size as received; `manifest` as above.
+// object that the decoder has accepted; `body_bytes` its size as received.
 Decision Decide(const Policy& policy, const Caller& caller, std::string_view endpoint,
                 const json::Value& request, uint64_t body_bytes);
 
