@@ -1,6 +1,6 @@
 // A piece of a prompt and where it came from. The chat template's own text is trusted: control
 // tokens written in it are control tokens. Message content and everything else that a request
-// brings is not: "<|im_end|>" in it is eleven characters of text.
+// brings is not: "<|im_end|>" in it is ten characters of text.
 #pragma once
 
 #include <string>

@@ -47,9 +47,8 @@ enum class TokenType : uint8_t {
 
 class Tokenizer {
  public:
-  // Errors: kUnsupported, by name (tokenizer model, pre-tokenizer); kCorrupt (ids out of range, a
-  // token that appears twice, a token outside the byte alphabet, a merge of tokens that are not
-  // there, one of the 256 bytes missing).
+  // Errors: kUnsupported, by name (tokenizer model, pre-tokenizer); kCorrupt (no tokens, ids out of
+  // range, a token that appears twice, an unknown type, a merge of tokens that are not there).
   static Result<std::unique_ptr<const Tokenizer>> Create(TokenizerData data);
   ~Tokenizer();
   Tokenizer(const Tokenizer&) = delete;
@@ -79,7 +78,9 @@ class Tokenizer {
   std::optional<int32_t> bos() const;
   std::optional<int32_t> eos() const;
   bool adds_bos() const;
-  // Their texts, for chat templates; empty where the file has none.
+  // The bytes without a token of their own, ascending.
+  const std::vector<uint8_t>& missing_bytes() const;
+  // The texts of bos and eos, for chat templates; empty where the file has none.
   std::string bos_text() const;
   std::string eos_text() const;
   // The id of a token by the bytes it stands for, control tokens by name.
