@@ -173,12 +173,24 @@ class Connection : public std::enable_shared_from_this<Connection>, public Respo
 
   // The request being answered.
   Request request_;
+  std::shared_ptr<const Router> router_;  // those whose routes it found
   int version_ = 11;
   bool head_only_ = false;  // HEAD: the answer has no body
   Answer answer_ = Answer::kNone;
   std::function<void()> gone_callback_;
   std::string frame_;
 };
+
+std::shared_ptr<const Router> ServerState::router() const {
+  const std::lock_guard lock(mutex_);
+  return router_;
+}
+
+void ServerState::set_router(Router router) {
+  auto fresh = std::make_shared<const Router>(std::move(router));
+  const std::lock_guard lock(mutex_);
+  router_ = std::move(fresh);
+}
 
 // ---- deadlines and hang-ups ----
 
@@ -332,7 +344,7 @@ std::optional<HttpError> Connection::Admit(const RequestHead& head, Router::Matc
   if (!state_.auth.has_keys()) {
     if (auto error = CheckBrowserOrigin(head)) return error;
   }
-  match = state_.router.Find(head.method, head.raw_path);
+  match = router_->Find(head.method, head.raw_path);
   if (head.method == "OPTIONS" && (!match.allow.empty() || head.raw_path == "*")) {
     return std::nullopt;
   }
@@ -406,6 +418,7 @@ awaitable<void> Connection::ServeOne() {
     co_return;
   }
   if (!parser.keep_alive()) close_ = true;
+  router_ = state_.router();
   Router::Match match;
   if (auto error = Admit(head, match)) {
     if (head.has_body) {

@@ -7,6 +7,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <cstddef>
 #include <memory>
+#include <mutex>
 #include <unordered_set>
 
 #include "gateway/server.h"
@@ -17,12 +18,18 @@ class Connection;
 
 // What all connections of a server share. The counters are for Drain and for the limit.
 struct ServerState {
+  std::shared_ptr<const Router> router() const;
+  void set_router(Router router);
+
   ServerLimits limits;
-  Router router;
   Authenticator auth;
   std::atomic<bool> draining = false;
   std::atomic<size_t> running = 0;
   std::atomic<size_t> connections = 0;
+
+ private:
+  mutable std::mutex mutex_;  // guards router_
+  std::shared_ptr<const Router> router_;
 };
 
 // One I/O thread's context and its connections, which only that thread touches.

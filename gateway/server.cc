@@ -55,7 +55,7 @@ class ServerImpl : public Server {
  public:
   ServerImpl(ServerOptions options, Router router, Authenticator auth) {
     state_.limits = options.limits;
-    state_.router = std::move(router);
+    state_.set_router(std::move(router));
     state_.auth = std::move(auth);
     for (int i = 0; i < std::max(options.threads, 1); ++i) {
       shards_.push_back(std::make_unique<Shard>());
@@ -69,6 +69,7 @@ class ServerImpl : public Server {
 
   std::string url() const override { return url_; }
   uint16_t port() const override { return port_; }
+  void SetRouter(Router router) override { state_.set_router(std::move(router)); }
   size_t running() const override { return state_.running; }
   size_t open_connections() const override { return state_.connections; }
   bool Drain(milliseconds limit, const std::function<void(size_t)>& progress) override;

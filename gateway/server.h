@@ -44,12 +44,17 @@ class Server {
   static Result<std::unique_ptr<Server>> Start(ServerOptions options, Router router,
                                                Authenticator auth);
 
-  // Ends at once whatever still runs (clients see broken transfers), and joins the threads.
+  // Ends at once whatever still runs (clients see broken transfers), waits up to five seconds for
+  // the handlers to return, and joins the threads. What handlers wait for must outlive the server.
   virtual ~Server() = default;
 
   // The bound address as a URL, "http://127.0.0.1:8080", and its port (chosen when 0 was asked).
   virtual std::string url() const = 0;
   virtual uint16_t port() const = 0;
+
+  // Replaces the routes, for requests that arrive from now on; any thread. So a port can be open,
+  // and say that models are being loaded, before there is anything else to serve.
+  virtual void SetRouter(Router router) = 0;
 
   // How many requests are in their handlers, and how many connections are open.
   virtual size_t running() const = 0;
