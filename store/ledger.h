@@ -115,7 +115,7 @@ struct Receipt {
   std::optional<Hit> hit;  // where it was a batched hit or join; filled once not pending
 };
 
-struct LogInfo {
+struct LogIdentity {
   std::string origin;
   std::string vkey;
 };
@@ -154,7 +154,7 @@ class Ledger {
   Result<Receipt> FindReceipt(std::string_view request_id) const;
   // The newest published checkpoint, a signed note.
   std::string Checkpoint() const;
-  LogInfo Log() const;
+  LogIdentity Log() const;
   // The pseudonym that leaves hold for this tenant.
   std::string Pseudonym(std::string_view tenant) const;
 
