@@ -43,7 +43,7 @@ struct EngineConfig {
 
 struct Config {
   ServerConfig server;
-  std::string data = "verbatim-data";         // the data folder
+  std::string data;  // the data folder; "": $XDG_DATA_HOME/verbatim or ~/.local/share/verbatim
   std::map<std::string, ModelConfig> models;  // by the name that clients use
   std::string origin;                         // of the log; "": chosen at the first start
   EngineConfig engine;

@@ -1,0 +1,160 @@
+// verbatim serve: the gateway, until SIGINT or SIGTERM.
+#include <pthread.h>
+#include <signal.h>
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <semaphore>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cli/commands.h"
+#include "gateway/gateway.h"
+#include "policies/loader.h"
+
+namespace verbatim::cli {
+namespace {
+
+constexpr int kUsage = 2;
+constexpr int kInterrupted = 130;  // as shells report a program that Ctrl-C ended
+
+struct Flags {
+  std::string config, listen, data, origin, device = "cpu";
+  std::vector<std::string> models;
+  uint64_t threads = 0;
+  int tensor_parallel = 1, replicas = 1;
+};
+
+[[noreturn]] void Fail(const std::string& message) {
+  std::fprintf(stderr, "verbatim serve: %s\n", message.c_str());
+  throw CLI::RuntimeError(kUsage);
+}
+
+void PrintLine(std::string_view line) {
+  std::fprintf(stderr, "verbatim serve: %.*s\n", static_cast<int>(line.size()), line.data());
+}
+
+// SIGINT and SIGTERM go to one thread. Before the server serves there is nothing to finish: the
+// first one ends the program. After that the first one asks for a drain, the second ends at once.
+class Signals {
+ public:
+  Signals() {
+    sigemptyset(&set_);
+    sigaddset(&set_, SIGINT);
+    sigaddset(&set_, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &set_, nullptr);  // inherited by every thread made later
+    std::thread([shared = shared_, set = set_] {
+      int signal = 0;
+      sigwait(&set, &signal);
+      if (!shared->serving) std::_Exit(0);
+      shared->asked.release();
+      sigwait(&set, &signal);
+      PrintLine("ended at once, without waiting for running requests");
+      std::_Exit(kInterrupted);
+    }).detach();
+  }
+  void SetServing() { shared_->serving = true; }
+  void Wait() { shared_->asked.acquire(); }
+
+ private:
+  struct Shared {
+    std::atomic<bool> serving = false;
+    std::binary_semaphore asked{0};
+  };
+  sigset_t set_;
+  std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
+};
+
+// XDG Base Directory Specification: $XDG_DATA_HOME, else ~/.local/share.
+std::string DefaultDataFolder() {
+  const char* data_home = std::getenv("XDG_DATA_HOME");
+  if (data_home != nullptr && data_home[0] == '/') return std::string(data_home) + "/verbatim";
+  const char* home = std::getenv("HOME");
+  if (home == nullptr || home[0] == '\0') Fail("HOME is not set; name a data folder with --data");
+  return std::string(home) + "/.local/share/verbatim";
+}
+
+policies::Config MakeConfig(const Flags& flags) {
+  policies::Config config = policies::DefaultConfig();
+  if (!flags.config.empty()) {
+    auto loaded = policies::LoadConfig(flags.config);
+    if (!loaded.ok()) Fail(loaded.error().message);
+    config = std::move(loaded).value();
+  }
+  if (!flags.listen.empty()) config.server.listen = flags.listen;
+  if (!flags.origin.empty()) config.origin = flags.origin;
+  if (!flags.data.empty()) config.data = flags.data;
+  if (config.data.empty()) config.data = DefaultDataFolder();
+  if (flags.threads > 0) config.engine.threads = flags.threads;
+  for (const std::string& model : flags.models) {
+    const size_t equals = model.find('=');
+    if (equals == 0 || equals == std::string::npos || equals + 1 == model.size()) {
+      Fail("--model '" + model + "' must be NAME=FILE");
+    }
+    config.models[model.substr(0, equals)].file = model.substr(equals + 1);
+  }
+  return config;
+}
+
+void CheckDevice(const Flags& flags) {
+  if (flags.device != "cpu") {
+    Fail("--device " + flags.device + ": this build serves on the CPU only; use --device cpu");
+  }
+  if (flags.tensor_parallel != 1 || flags.replicas != 1) {
+    Fail(
+        "--tp and --replicas spread a model over GPUs; this build serves on the CPU only, where "
+        "both must be 1");
+  }
+}
+
+void Serve(const Flags& flags) {
+  CheckDevice(flags);
+  const policies::Config config = MakeConfig(flags);
+  Signals signals;
+  auto started = gateway::Gateway::Start(config, PrintLine);
+  if (!started.ok()) Fail(started.error().message);
+  gateway::Gateway& gateway = **started;
+  signals.SetServing();
+  std::error_code ec;
+  std::printf("verbatim serves %s, models: %s, data: %s\n", gateway.url().c_str(),
+              gateway.models().c_str(), std::filesystem::absolute(config.data, ec).c_str());
+  std::fflush(stdout);
+  if (!gateway.locked().empty()) {
+    PrintLine("nothing is generated, by the policy's software lock: " + gateway.locked());
+  }
+  signals.Wait();
+  PrintLine("stopping: running requests finish first (again Ctrl-C ends at once)");
+  const Status closed = gateway.Drain(std::chrono::milliseconds(config.server.drain_ms), PrintLine);
+  if (!closed.ok()) Fail("the ledger was not closed cleanly: " + closed.error().message);
+  PrintLine("stopped");
+}
+
+}  // namespace
+
+void AddServe(CLI::App& app) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command = app.add_subcommand("serve", "Run the gateway until Ctrl-C or SIGTERM");
+  command->add_option("--config", flags->config, "YAML file with everything below and more")
+      ->type_name("FILE");
+  command->add_option("--listen", flags->listen, "Address to serve on (127.0.0.1:8080)")
+      ->type_name("HOST:PORT");
+  command->add_option("--data", flags->data, "Data folder (~/.local/share/verbatim)")
+      ->type_name("DIR");
+  command->add_option("--origin", flags->origin, "Name of the log, at its first start only")
+      ->type_name("NAME");
+  command->add_option("--model", flags->models, "A model by the name that clients use; repeatable")
+      ->type_name("NAME=FILE");
+  command->add_option("--device", flags->device, "cpu; this build has no other")->type_name("NAME");
+  command->add_option("--threads", flags->threads, "Threads that compute (one per core)");
+  command->add_option("--tp", flags->tensor_parallel, "GPUs that share one model");
+  command->add_option("--replicas", flags->replicas, "Copies of the model on GPUs");
+  command->footer("Example: verbatim serve --model smollm2-135m=$(tools/fetch-model)");
+  command->callback([flags] { Serve(*flags); });
+}
+
+}  // namespace verbatim::cli
