@@ -34,7 +34,7 @@ struct TokenPiece {
   uint32_t choice = 0;
   int32_t token = 0;
   std::array<uint8_t, 16> digest{};  // of the logits it was chosen from (numerics.md 10)
-  std::string text;
+  std::string text{};
 };
 
 // A choice is complete: no further piece of it follows.
@@ -48,8 +48,8 @@ struct ChoiceEnd {
 struct RunEnd {
   enum class Outcome { kComplete, kCancelled, kFailed };
   Outcome outcome = Outcome::kComplete;
-  HttpError error;    // where kFailed: what the client gets
-  std::string cause;  // where kFailed: a short code for the ledger, "numeric_fault"
+  HttpError error{};    // where kFailed: what the client gets
+  std::string cause{};  // where kFailed: a short code for the ledger, "numeric_fault"
 };
 
 // Each is called from a thread of the backend's. All pieces of one choice come in order; those of
@@ -80,6 +80,8 @@ class PreparedRequest {
 
   // Who answers, as the fingerprint holds it: only what can change an answer.
   virtual const json::Value& identity() const = 0;
+  // Of answers: the same for all requests to this backend as it is configured.
+  virtual std::string system_fingerprint() const = 0;
 
   virtual uint32_t choices() const = 0;
   virtual uint32_t prompt_tokens() const = 0;  // of all prompts together
@@ -98,8 +100,10 @@ class PreparedRequest {
 };
 
 struct PrepareOptions {
-  int64_t clock_micros = 0;       // what the chat template reads as now
-  uint32_t max_tokens_limit = 0;  // of policy, per choice; 0: none
+  int64_t clock_micros = 0;  // what the chat template reads as now
+  // The client named no max_tokens (the request's is a default or policy's): it is cut to what the
+  // context leaves, where a number of the client's own would be refused.
+  bool length_is_open = false;
 };
 
 class Backend {

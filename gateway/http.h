@@ -85,11 +85,11 @@ class ResponseSink {
 // An error answer in OpenAI's form: {"error":{"message","type","param","code"}}.
 struct HttpError {
   int status = 500;
-  std::string message;
-  std::string type;   // "" gives the usual one of the status ("invalid_request_error", ...)
-  std::string param;  // "" is null
-  std::string code;   // "" is null
-  Headers headers;    // further response headers, such as retry-after
+  std::string message{};
+  std::string type{};   // "" gives the usual one of the status ("invalid_request_error", ...)
+  std::string param{};  // "" is null
+  std::string code{};   // "" is null
+  Headers headers{};    // further response headers, such as retry-after
 };
 
 // The body, and the whole answer.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/bytes.h"
@@ -12,17 +13,14 @@
 namespace verbatim::gateway {
 
 struct Manifest {
-  // {"build":{...},"machine":{...},"libraries":{...},"backends":{NAME: Backend::Describe()}}
+  // {"build":{...},"libraries":{...},"machine":{...},"backends":{NAME: Backend::Describe()}}. Every
+  // component is a text; policies name it by its path ("libraries.rocksdb").
   json::Value value;
-  std::string canonical;  // canonical JSON of value
-  Digest digest{};        // its SHA-256
+  std::string canonical;  // its canonical JSON, what a client hashes to check the digest
+  Digest digest{};        // SHA-256 of that
 };
 
-// Of this program on this machine, with what each backend says of itself.
+// Of this program on this machine, with what each backend says of itself (Backend::Describe).
 Manifest MakeManifest(const std::vector<std::pair<std::string, json::Value>>& backends);
-
-// A component by its path in the manifest ("build.version", "libraries.rocksdb", "machine.isa") as
-// text; empty where there is none.
-std::string Component(const Manifest& manifest, std::string_view path);
 
 }  // namespace verbatim::gateway

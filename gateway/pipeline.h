@@ -24,6 +24,7 @@ class Ledger;
 namespace verbatim::gateway {
 
 class Metrics;
+struct Manifest;
 
 struct ServedModel {
   std::string name;  // as requests say it
@@ -36,12 +37,13 @@ struct PipelineOptions {
   store::Ledger* ledger = nullptr;  // outlives the pipeline
   Metrics* metrics = nullptr;       // outlives the pipeline
   std::vector<ServedModel> models;
-  std::string manifest_digest;  // 64 hex digits (manifest.h)
+  const Manifest* manifest = nullptr;  // outlives the pipeline
+  std::string key_secret;              // of the policy's key_secret, resolved; "": none
   // Not empty: the software lock of the policy does not hold, and this says why. Every generation
   // is refused with it (503), with an entry.
   std::string locked;
-  size_t verify_queue =
-      64;  // answers that may wait to be executed again; more are dropped, counted
+  // Answers that may wait to be executed again; more are dropped, and counted.
+  size_t verify_queue = 64;
 };
 
 class Pipeline {
@@ -63,8 +65,8 @@ class Pipeline {
   void Drain();
 
   // Runs in flight now, and answers that wait to be executed again.
-  size_t InFlight() const;
-  size_t VerifyBacklog() const;
+  size_t runs_in_flight() const;
+  size_t verify_backlog() const;
 
  private:
   struct State;

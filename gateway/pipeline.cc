@@ -1,0 +1,634 @@
+#include "gateway/pipeline.h"
+
+#include <atomic>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <exception>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/crypto.h"
+#include "base/log.h"
+#include "gateway/fingerprint.h"
+#include "gateway/in_flight.h"
+#include "gateway/manifest.h"
+#include "gateway/metrics.h"
+#include "gateway/recorder.h"
+#include "gateway/verifier.h"
+#include "gateway/wakeup.h"
+
+namespace verbatim::gateway {
+
+namespace asio = boost::asio;
+using policies::Mode;
+using store::Kind;
+
+namespace {
+
+constexpr int kThreads = 2;                      // for runs' coroutines and for large requests
+constexpr size_t kLargeBody = size_t{32} << 10;  // decoded beside the connection's thread
+constexpr size_t kWriteBytes = size_t{64} << 10;
+
+// What became of a request, for the metrics.
+struct Outcome {
+  std::string cache = "none";
+  int status = 0;
+};
+
+HttpError RecordingFailed() {
+  return {.status = 500,
+          .message = "The answer could not be recorded in the ledger and is withheld; try again.",
+          .type = "server_error",
+          .code = "ledger_unavailable"};
+}
+
+HttpError StoreFailed(const Error& error) {
+  LogError("the store failed: " + error.message);
+  return {.status = 500,
+          .message = "The store of recorded answers failed; the request was not run.",
+          .type = "server_error",
+          .code = "store_failed"};
+}
+
+HttpError NotRecorded(const Call& call) {
+  return {.status = 504,
+          .message = "No recorded answer has this request's fingerprint " +
+                     HexEncode(*call.fingerprint) +
+                     ", and this mode serves recorded answers only. Record it first, in mode "
+                     "record.",
+          .type = "replay_miss",
+          .code = "not_recorded",
+          .headers = {{"x-should-retry", "false"}}};
+}
+
+// The short code that a leaf names an error with.
+std::string CauseOf(const HttpError& error) {
+  if (!error.code.empty()) return error.code;
+  return error.type.empty() ? "http_" + std::to_string(error.status) : error.type;
+}
+
+bool NamesLength(const json::Value& body) {
+  for (const char* field : {"max_tokens", "max_completion_tokens"}) {
+    const json::Value* v = body.Find(field);
+    if (v && !v->is_null()) return true;
+  }
+  return false;
+}
+
+bool ServesHits(const Call& call) {
+  const Mode mode = call.decision.mode;
+  return mode == Mode::kRecord || mode == Mode::kReplay || mode == Mode::kVerify;
+}
+
+bool Fresh(const Call& call, const store::StoredResult& hit) {
+  if (!call.cache.max_age) return true;
+  const int64_t age = std::max<int64_t>(0, NowMicros() - hit.leaf.time) / 1'000'000;
+  return static_cast<uint64_t>(age) <= *call.cache.max_age;
+}
+
+std::string MissName(const Call& call) {
+  if (call.decision.mode == Mode::kObserve) return "observed";
+  return call.decision.mode == Mode::kBypass ? "bypass" : "miss";
+}
+
+Headers AnswerHeaders(const Call& call, const std::string& cache, const std::string& manifest) {
+  Headers headers;
+  headers.emplace_back("Verbatim-Cache", cache);
+  headers.emplace_back("Verbatim-Fingerprint", HexEncode(*call.fingerprint));
+  headers.emplace_back("Verbatim-Manifest", manifest);
+  if (std::string ignored = IgnoredHeader(call.request); !ignored.empty()) {
+    headers.emplace_back("Verbatim-Ignored", std::move(ignored));
+  }
+  return headers;
+}
+
+void AddEntry(Headers& headers, uint64_t entry, const Digest& output_digest) {
+  headers.emplace_back("Verbatim-Entry", std::to_string(entry));
+  headers.emplace_back("Verbatim-Output-Digest", HexEncode(output_digest));
+}
+
+asio::awaitable<Status> Send(ResponseSink& sink, const AnswerForm& form, Headers headers,
+                             std::string body) {
+  if (!form.streamed) co_return co_await sink.SendWhole(200, std::move(headers), std::move(body));
+  Status status = co_await sink.StartStream(200, std::move(headers));
+  for (size_t at = 0; status.ok() && at < body.size(); at += kWriteBytes) {
+    status = co_await sink.Write(std::string_view(body).substr(at, kWriteBytes));
+  }
+  if (status.ok()) status = co_await sink.Finish();
+  co_return status;
+}
+
+}  // namespace
+
+struct Pipeline::State {
+  explicit State(PipelineOptions o);
+
+  // The life of a request, and of the run that it may lead.
+  asio::awaitable<void> Serve(Endpoint endpoint, const Request& http, ResponseSink& sink,
+                              Outcome& outcome);
+  asio::awaitable<void> Lead(std::shared_ptr<const Call> call, std::string key,
+                             std::shared_ptr<Flight> flight, std::optional<uint64_t> compare_with);
+
+  // Its steps. Those that return an error have left no trace of it yet.
+  std::shared_ptr<Call> Accept(Endpoint endpoint, const Request& http) const;
+  std::optional<HttpError> Decode(Call& call, json::Value& body) const;
+  std::optional<HttpError> Decide(Call& call, const json::Value& body) const;
+  std::optional<HttpError> Prepare(Call& call, const json::Value& body) const;
+  void TakeFingerprint(Call& call) const;
+  std::string FlightKey(const Call& call) const;
+  asio::awaitable<RunEnd> Run(const Call& call, std::shared_ptr<Flight> flight);
+  asio::awaitable<Settled> Commit(const Call& call, const Flight& flight, RunEnd end,
+                                  int64_t run_micros);
+  void Sample(const std::shared_ptr<const Call>& call, const Flight& flight, const Settled& settled,
+              std::optional<uint64_t> compare_with);
+
+  // The ways to answer.
+  asio::awaitable<void> ServeHit(std::shared_ptr<Call> call, store::StoredResult hit,
+                                 ResponseSink& sink, Outcome& outcome);
+  asio::awaitable<void> Follow(const Call& call, InFlight::Seat& seat, ResponseSink& sink,
+                               Outcome& outcome);
+  asio::awaitable<void> Refuse(const Call& call, Kind kind, HttpError error, ResponseSink& sink,
+                               Outcome& outcome);
+
+  asio::awaitable<Result<store::Appended>> Append(store::AppendRequest entry);
+  asio::awaitable<Status> RecordHit(store::HitRequest hit);
+  template <typename F>
+  asio::awaitable<std::optional<HttpError>> Beside(F work);  // on a thread of the pool
+
+  asio::awaitable<void> Handle(Endpoint endpoint, const Request& http, ResponseSink& sink);
+  std::string ModelJson(const ServedModel& model) const;
+  asio::awaitable<void> ListModels(ResponseSink& sink) const;
+  asio::awaitable<void> ShowModel(const Request& http, ResponseSink& sink) const;
+
+  const PipelineOptions options;
+  const std::string manifest;       // digest in hex
+  const std::string policy_digest;  // in hex
+  const json::Value extra_key;
+  store::Ledger& ledger;
+  Metrics& metrics;
+  std::atomic<bool> draining = false;
+  InFlight in_flight;
+  Verifier verifier;
+  asio::thread_pool pool{kThreads};
+};
+
+Pipeline::State::State(PipelineOptions o)
+    : options(std::move(o)),
+      manifest(HexEncode(options.manifest->digest)),
+      policy_digest(HexEncode(PolicyDigest(*options.policy))),
+      extra_key(options.locked.empty() ? ExtraKey(*options.policy, options.manifest->value)
+                                       : json::Value()),
+      ledger(*options.ledger),
+      metrics(*options.metrics),
+      verifier(options.ledger, options.metrics, options.verify_queue) {
+  metrics.AddGauge("runs_in_flight", "Runs that someone waits for",
+                   [this] { return static_cast<double>(in_flight.size()); });
+  metrics.AddGauge("verify_backlog", "Answers that wait to be executed again",
+                   [this] { return static_cast<double>(verifier.backlog()); });
+}
+
+// The life of a request.
+asio::awaitable<void> Pipeline::State::Serve(Endpoint endpoint, const Request& http,
+                                             ResponseSink& sink, Outcome& outcome) {
+  // 1. Accept: the server has read the request whole and knows who asks.
+  const std::shared_ptr<Call> call = Accept(endpoint, http);
+
+  // 2. Decode, 3. decide, and what the backend makes of the request that policy leaves.
+  auto check = [this, call]() -> std::optional<HttpError> {
+    json::Value body;
+    if (auto error = Decode(*call, body)) return error;
+    if (auto error = Decide(*call, body)) return error;
+    return Prepare(*call, body);
+  };
+  std::optional<HttpError> error =
+      call->body.size() < kLargeBody ? check() : co_await Beside(check);
+  if (error) co_return co_await Refuse(*call, Kind::kRefused, *std::move(error), sink, outcome);
+
+  // 4. Fingerprint.
+  TakeFingerprint(*call);
+
+  for (;;) {
+    // 5. Look up.
+    const uint64_t epoch = in_flight.Epoch();
+    std::optional<uint64_t> compare_with;
+    if (ServesHits(*call)) {
+      auto hit = ledger.Lookup(call->decision.name_space, *call->fingerprint);
+      if (!hit.ok()) {
+        co_return co_await Refuse(*call, Kind::kFailed, StoreFailed(hit.error()), sink, outcome);
+      }
+      if (*hit && !call->cache.no_cache && Fresh(*call, **hit)) {
+        co_return co_await ServeHit(call, **std::move(hit), sink, outcome);
+      }
+      if (*hit && call->cache.no_cache) compare_with = (*hit)->entry;
+      if (call->decision.mode == Mode::kReplay) {
+        co_return co_await Refuse(*call, Kind::kRefused, NotRecorded(*call), sink, outcome);
+      }
+    }
+
+    // 6. Join or lead. Steps 7 to 9 are the leader's, and go on without this client while anyone
+    // waits: see Lead.
+    const std::string key = FlightKey(*call);
+    auto seat = in_flight.JoinOrLead(key, epoch, [&] {
+      call->head.created = NowMicros() / 1'000'000;
+      return std::make_shared<Flight>(call->head, FormOf(call->request), call->prepared->choices(),
+                                      call->prepared->prompt_tokens());
+    });
+    if (!seat) continue;
+    if (seat->leads()) {
+      asio::co_spawn(pool, Lead(call, key, seat->flight(), compare_with), [](std::exception_ptr e) {
+        if (e) std::rethrow_exception(e);
+      });
+    }
+    co_return co_await Follow(*call, *seat, sink, outcome);
+  }
+}
+
+// The life of a run.
+asio::awaitable<void> Pipeline::State::Lead(std::shared_ptr<const Call> call, std::string key,
+                                            std::shared_ptr<Flight> flight,
+                                            std::optional<uint64_t> compare_with) {
+  // 7. Run: events reach everyone who waits as they come; the last one is held back.
+  const int64_t began = MonotonicMicros();
+  RunEnd end = co_await Run(*call, flight);
+
+  // 8. Commit: record, leaf and tree state; then the rest of the answer may leave.
+  Settled settled = co_await Commit(*call, *flight, std::move(end), MonotonicMicros() - began);
+  in_flight.Finish(key, flight, settled);
+
+  // 9. Sample: a draw decides whether this answer is executed again.
+  Sample(call, *flight, settled, compare_with);
+}
+
+std::shared_ptr<Call> Pipeline::State::Accept(Endpoint endpoint, const Request& http) const {
+  auto call = std::make_shared<Call>();
+  call->endpoint = endpoint;
+  call->id = http.id;
+  call->body = http.body;
+  call->principal = http.principal;
+  call->received_micros = http.received_micros;
+  call->cache = ParseCacheControl(http.Header("cache-control"));
+  call->manifest = manifest;
+  call->policy_digest = policy_digest;
+  call->decision.mode = options.policy->mode;
+  return call;
+}
+
+std::optional<HttpError> Pipeline::State::Decode(Call& call, json::Value& body) const {
+  auto parsed = ParseBody(call.body);
+  if (auto* error = std::get_if<HttpError>(&parsed)) return std::move(*error);
+  body = std::get<json::Value>(std::move(parsed));
+  auto request = gateway::Decode(call.endpoint, body);
+  if (auto* error = std::get_if<HttpError>(&request)) return std::move(*error);
+  call.request = std::get<GenerationRequest>(std::move(request));
+  return std::nullopt;
+}
+
+std::optional<HttpError> Pipeline::State::Decide(Call& call, const json::Value& body) const {
+  if (!options.locked.empty()) {
+    return HttpError{.status = 503,
+                     .message = "This server does not serve: " + options.locked,
+                     .type = "server_error",
+                     .code = "software_lock",
+                     .headers = {{"x-should-retry", "false"}}};
+  }
+  const policies::Caller caller{call.principal.tenant, call.principal.subject,
+                                call.principal.key_id};
+  call.decision = policies::Decide(*options.policy, caller, EndpointPath(call.endpoint), body,
+                                   call.body.size());
+  if (call.decision.refusal) {
+    const policies::Refusal& refusal = *call.decision.refusal;
+    return HttpError{
+        .status = 400, .message = refusal.message, .param = refusal.param, .code = refusal.code};
+  }
+  if (call.cache.only_if_cached && ServesHits(call)) call.decision.mode = Mode::kReplay;
+  // Whoever must have every answer in the ledger has it there with its payload.
+  if (call.decision.strict_hits) call.cache.no_store = false;
+  if (call.decision.changed.empty()) return std::nullopt;
+
+  auto request = gateway::Decode(call.endpoint, call.decision.request);
+  if (auto* error = std::get_if<HttpError>(&request)) return std::move(*error);
+  call.request = std::get<GenerationRequest>(std::move(request));
+  return std::nullopt;
+}
+
+std::optional<HttpError> Pipeline::State::Prepare(Call& call, const json::Value& body) const {
+  const ServedModel* model = nullptr;
+  for (const ServedModel& m : options.models) {
+    if (m.name == call.request.model) model = &m;
+  }
+  if (!model) {
+    return HttpError{.status = 404,
+                     .message = "The model `" + call.request.model +
+                                "` does not exist here; GET /v1/models lists those that do.",
+                     .param = "model",
+                     .code = "model_not_found"};
+  }
+  auto prepared = model->backend->Prepare(
+      call.request, {.clock_micros = call.received_micros, .length_is_open = !NamesLength(body)});
+  if (auto* error = std::get_if<HttpError>(&prepared)) return std::move(*error);
+  call.prepared = std::get<std::shared_ptr<const PreparedRequest>>(std::move(prepared));
+  return std::nullopt;
+}
+
+void Pipeline::State::TakeFingerprint(Call& call) const {
+  const std::string endpoint(EndpointPath(call.endpoint));
+  const Envelope envelope{.name_space = call.decision.name_space,
+                          .endpoint = endpoint,
+                          .request = call.decision.request,
+                          .identity = call.prepared->identity(),
+                          .extra = extra_key};
+  call.fingerprint = Fingerprint(envelope, options.key_secret);
+  call.seed = call.request.seed ? *call.request.seed : DerivedSeed(envelope);
+  call.head = {.endpoint = call.endpoint,
+               .id = AnswerId(endpoint, *call.fingerprint),
+               .model = call.request.model,
+               .system_fingerprint = call.prepared->system_fingerprint()};
+}
+
+// Empty where the request must run by itself: nobody joins it.
+std::string Pipeline::State::FlightKey(const Call& call) const {
+  if (!ServesHits(call) || call.cache.no_cache || call.cache.no_store) return "";
+  return call.decision.name_space + "\n" + HexEncode(*call.fingerprint);
+}
+
+asio::awaitable<RunEnd> Pipeline::State::Run(const Call& call, std::shared_ptr<Flight> flight) {
+  auto started = call.prepared->Start({.seed = call.seed}, Flight::Observe(flight));
+  if (auto* error = std::get_if<HttpError>(&started)) {
+    co_return RunEnd{RunEnd::Outcome::kFailed, *error, CauseOf(*error)};
+  }
+  flight->Attach(std::get<std::unique_ptr<gateway::Run>>(std::move(started)));
+
+  co_return co_await flight->WaitForRun();
+}
+
+asio::awaitable<Settled> Pipeline::State::Commit(const Call& call, const Flight& flight, RunEnd end,
+                                                 int64_t run_micros) {
+  Settled settled;
+  store::AppendRequest entry;
+  if (end.outcome == RunEnd::Outcome::kComplete) {
+    entry = GeneratedEntry(call, flight.head(), flight.trace(), run_micros);
+    settled.output_digest = Sha256(entry.response);
+    if (!call.KeepsPayload()) DropPayload(entry);
+  } else if (end.outcome == RunEnd::Outcome::kCancelled) {
+    settled.error = {.status = 503, .message = "The run was cancelled.", .code = "cancelled"};
+    entry = UnansweredEntry(call, Kind::kCancelled, "client_gone", nullptr, flight.Generated());
+  } else {
+    settled.error = end.error;
+    const Kind kind = end.error.status < 500 ? Kind::kRefused : Kind::kFailed;
+    entry = UnansweredEntry(call, kind, end.cause, &end.error, flight.Generated());
+  }
+
+  const int64_t began = MonotonicMicros();
+  auto appended = co_await Append(std::move(entry));
+  metrics.CountCommit(appended.ok(), static_cast<double>(MonotonicMicros() - began) * 1e-6);
+  if (!appended.ok()) {
+    settled.error = RecordingFailed();
+  } else if (end.outcome == RunEnd::Outcome::kComplete) {
+    settled.committed = true;
+    settled.entry = appended->entry;
+    metrics.CountTokens(flight.trace().prompt_tokens, flight.trace().Generated());
+  }
+  co_return settled;
+}
+
+void Pipeline::State::Sample(const std::shared_ptr<const Call>& call, const Flight& flight,
+                             const Settled& settled, std::optional<uint64_t> compare_with) {
+  if (!settled.committed || !call->KeepsPayload()) return;
+  if (Verifier::Draw(call->decision.verify_rate)) {
+    verifier.Offer({.entry = settled.entry,
+                    .call = call,
+                    .head = flight.head(),
+                    .form = flight.form(),
+                    .output_digest = settled.output_digest,
+                    .trace = flight.trace()});
+  }
+  if (!compare_with) return;
+  auto stored = LoadRecorded(ledger, *compare_with, call);
+  if (!stored.ok()) {
+    LogError("entry " + std::to_string(*compare_with) + ": " + stored.error().message);
+    return;
+  }
+  stored->again = Verification::Again{flight.trace(), settled.entry};
+  verifier.Offer(*std::move(stored));
+}
+
+asio::awaitable<void> Pipeline::State::ServeHit(std::shared_ptr<Call> call, store::StoredResult hit,
+                                                ResponseSink& sink, Outcome& outcome) {
+  const AnswerForm form = FormOf(call->request);
+  const bool converted = FormOf(hit.record) != form;
+  std::string body = std::move(hit.response);
+  std::optional<Verification> recorded;
+  if (converted || call->decision.mode == Mode::kVerify) {
+    auto loaded = LoadRecorded(ledger, hit.entry, call);
+    if (!loaded.ok()) {
+      co_return co_await Refuse(*call, Kind::kFailed, StoreFailed(loaded.error()), sink, outcome);
+    }
+    recorded = *std::move(loaded);
+    if (converted) body = Render(recorded->head, recorded->trace, form);
+  }
+
+  // The hit's own trace stands before its last byte leaves.
+  if (Status s = co_await RecordHit(HitEntry(*call, Kind::kHit, hit.entry)); !s.ok()) {
+    co_return co_await Refuse(*call, Kind::kFailed, RecordingFailed(), sink, outcome);
+  }
+  outcome = {converted ? "hit; converted" : "hit", 200};
+  Headers headers = AnswerHeaders(*call, outcome.cache, hit.leaf.manifest);
+  if (hit.record.output_digest) AddEntry(headers, hit.entry, *hit.record.output_digest);
+  Status sent = co_await Send(sink, form, std::move(headers), std::move(body));
+  if (!sent.ok()) outcome.status = 499;
+  if (call->decision.mode == Mode::kVerify) verifier.Offer(*std::move(recorded));
+}
+
+// Gives the client what the run makes, as it makes it, whoever leads it.
+asio::awaitable<void> Pipeline::State::Follow(const Call& call, InFlight::Seat& seat,
+                                              ResponseSink& sink, Outcome& outcome) {
+  const Flight& flight = *seat.flight();
+  const AnswerForm form = FormOf(call.request);
+  outcome.cache = seat.leads() ? MissName(call) : "shared";
+  if (form != flight.form()) outcome.cache += "; converted";
+  Headers headers = AnswerHeaders(call, outcome.cache, manifest);
+  sink.OnClientGone([wakeup = seat.wakeup()] { wakeup->Notify(); });
+
+  bool recorded = seat.leads();  // the leader's entry is the run's
+  bool started = false;
+  std::optional<HttpError> error;
+  Status status;
+  for (size_t sent = 0;;) {
+    Flight::Progress progress = flight.Read(form.streamed ? sent : SIZE_MAX);
+    if (sink.ClientGone()) break;
+    if (progress.settled && !progress.settled->committed) {
+      error = progress.settled->error;
+      break;
+    }
+    if (progress.settled && !recorded) {
+      // Before the events that were held back: an answer completes with its trace or not at all.
+      status = co_await RecordHit(HitEntry(call, Kind::kJoined, progress.settled->entry));
+      if (!status.ok()) {
+        error = RecordingFailed();
+        break;
+      }
+      recorded = true;
+    }
+    if (!progress.events.empty()) {
+      std::string bytes;
+      if (!started) {
+        metrics.ObserveFirstToken(outcome.cache,
+                                  static_cast<double>(NowMicros() - call.received_micros) * 1e-6);
+        status = co_await sink.StartStream(200, headers);
+        bytes = StreamBegin(flight.head(), flight.choices(), form.include_usage);
+        started = true;
+      }
+      for (const TraceEvent& event : progress.events) {
+        bytes += StreamEvent(flight.head(), event, form.include_usage);
+      }
+      if (status.ok()) status = co_await sink.Write(bytes);
+      if (!status.ok()) break;
+      sent += progress.events.size();
+      continue;
+    }
+    if (progress.settled) break;
+    co_await seat.Wait();
+  }
+  sink.OnClientGone({});
+
+  outcome.status = error ? error->status : 200;
+  if (sink.ClientGone()) {
+    outcome.status = 499;
+    if (!recorded) {
+      (void)co_await Append(UnansweredEntry(call, Kind::kCancelled, "client_gone", nullptr, 0));
+    }
+  } else if (error && started) {
+    if (!recorded) {
+      (void)co_await Append(UnansweredEntry(call, Kind::kFailed, CauseOf(*error), &*error, 0));
+    }
+    status = co_await sink.Write(StreamError(*error));
+    sink.Abort();
+  } else if (error && seat.leads()) {
+    status = co_await SendError(sink, *error);
+  } else if (error) {
+    co_await Refuse(call, Kind::kFailed, *error, sink, outcome);
+  } else if (form.streamed) {
+    status = co_await sink.Write(StreamEnd(flight.head(), flight.trace(), form.include_usage));
+    if (status.ok()) status = co_await sink.Finish();
+  } else {
+    const Settled& settled = *flight.Read(SIZE_MAX).settled;
+    AddEntry(headers, settled.entry, settled.output_digest);
+    std::string body = Render(flight.head(), flight.trace(), form);
+    status = co_await sink.SendWhole(200, std::move(headers), std::move(body));
+  }
+}
+
+// An error answer, once its entry is in the ledger.
+asio::awaitable<void> Pipeline::State::Refuse(const Call& call, Kind kind, HttpError error,
+                                              ResponseSink& sink, Outcome& outcome) {
+  auto appended = co_await Append(UnansweredEntry(call, kind, CauseOf(error), &error, 0));
+  if (!appended.ok()) {
+    LogError("a refusal could not be recorded: " + appended.error().message);
+    error = RecordingFailed();
+  }
+  outcome.status = error.status;
+  (void)co_await SendError(sink, std::move(error));
+}
+
+asio::awaitable<Result<store::Appended>> Pipeline::State::Append(store::AppendRequest entry) {
+  auto appended = co_await AwaitCallback<Result<store::Appended>>(
+      [&](std::function<void(Result<store::Appended>)> done) {
+        ledger.AppendAsync(std::move(entry), std::move(done));
+      });
+  if (!appended.ok()) LogError("the ledger took no entry: " + appended.error().message);
+  co_return appended;
+}
+
+asio::awaitable<Status> Pipeline::State::RecordHit(store::HitRequest hit) {
+  Status status = co_await AwaitCallback<Status>([&](std::function<void(Status)> done) {
+    ledger.RecordHitAsync(std::move(hit), std::move(done));
+  });
+  if (!status.ok()) LogError("a hit could not be recorded: " + status.error().message);
+  co_return status;
+}
+
+template <typename F>
+asio::awaitable<std::optional<HttpError>> Pipeline::State::Beside(F work) {
+  co_return co_await AwaitCallback<std::optional<HttpError>>(
+      [&](std::function<void(std::optional<HttpError>)> done) {
+        asio::post(pool, [work, done = std::move(done)] { done(work()); });
+      });
+}
+
+asio::awaitable<void> Pipeline::State::Handle(Endpoint endpoint, const Request& http,
+                                              ResponseSink& sink) {
+  Outcome outcome;
+  co_await Serve(endpoint, http, sink, outcome);
+  metrics.CountRequest(EndpointPath(endpoint), outcome.cache, outcome.status);
+  metrics.ObserveDuration(outcome.cache,
+                          static_cast<double>(NowMicros() - http.received_micros) * 1e-6);
+}
+
+std::string Pipeline::State::ModelJson(const ServedModel& model) const {
+  return "{\"id\":" + json::Quote(model.name) +
+         ",\"object\":\"model\",\"created\":" + std::to_string(model.created) +
+         ",\"owned_by\":\"verbatim\"}";
+}
+
+asio::awaitable<void> Pipeline::State::ListModels(ResponseSink& sink) const {
+  std::string body = "{\"object\":\"list\",\"data\":[";
+  for (const ServedModel& model : options.models) {
+    if (body.back() != '[') body += ",";
+    body += ModelJson(model);
+  }
+  body += "]}";
+  Headers headers;
+  (void)co_await sink.SendWhole(200, std::move(headers), std::move(body));
+}
+
+asio::awaitable<void> Pipeline::State::ShowModel(const Request& http, ResponseSink& sink) const {
+  for (const ServedModel& model : options.models) {
+    if (model.name != http.params.at(0)) continue;
+    Headers headers;
+    (void)co_await sink.SendWhole(200, std::move(headers), ModelJson(model));
+    co_return;
+  }
+  HttpError error{.status = 404,
+                  .message = "The model `" + http.params.at(0) + "` does not exist here.",
+                  .param = "model",
+                  .code = "model_not_found"};
+  (void)co_await SendError(sink, std::move(error));
+}
+
+Pipeline::Pipeline(PipelineOptions options) : state_(std::make_unique<State>(std::move(options))) {}
+
+Pipeline::~Pipeline() { Drain(); }
+
+void Pipeline::AddRoutes(Router& router) {
+  State* state = state_.get();
+  const auto client = static_cast<uint8_t>(Role::kClient);
+  for (Endpoint endpoint : {Endpoint::kChatCompletions, Endpoint::kCompletions}) {
+    router.Add({"POST", std::string(EndpointPath(endpoint)), client,
+                [state, endpoint](const Request& http, ResponseSink& sink) {
+                  return state->Handle(endpoint, http, sink);
+                }});
+  }
+  router.Add({"GET", "/v1/models", client,
+              [state](const Request&, ResponseSink& sink) { return state->ListModels(sink); }});
+  router.Add({"GET", "/v1/models/{}", client, [state](const Request& http, ResponseSink& sink) {
+                return state->ShowModel(http, sink);
+              }});
+}
+
+bool Pipeline::Serving() const {
+  return state_->options.locked.empty() && !state_->options.models.empty() && !state_->draining;
+}
+
+void Pipeline::Drain() {
+  state_->draining = true;
+  state_->verifier.Stop();
+  state_->in_flight.CancelAll();
+  state_->in_flight.WaitUntilEmpty();
+  state_->pool.join();
+}
+
+size_t Pipeline::runs_in_flight() const { return state_->in_flight.size(); }
+size_t Pipeline::verify_backlog() const { return state_->verifier.backlog(); }
+
+}  // namespace verbatim::gateway

@@ -1,0 +1,73 @@
+// One request on its way through the pipeline, and the ledger entries that it can leave: refused,
+// failed, cancelled, generated. Pure functions from what is known to what is appended.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "gateway/backend.h"
+#include "gateway/http.h"
+#include "gateway/trace.h"
+#include "gateway/wire/openai.h"
+#include "gateway/wire/openai_answer.h"
+#include "policies/policy.h"
+#include "store/ledger.h"
+
+namespace verbatim::gateway {
+
+// What a request asks of the cache, of RFC 9111's directives. Unknown ones are ignored.
+struct CacheControl {
+  bool no_cache = false;            // run again, and compare with what is stored
+  bool no_store = false;            // keep neither request nor answer
+  bool only_if_cached = false;      // as mode replay
+  std::optional<uint64_t> max_age;  // seconds that a hit may be old
+};
+CacheControl ParseCacheControl(std::string_view header);
+
+// Grows from step to step of pipeline.cc; what a step has not reached is empty. Outlives the HTTP
+// request that it came with, since its run may.
+struct Call {
+  // Accept
+  Endpoint endpoint = Endpoint::kChatCompletions;
+  std::string id;    // x-request-id
+  std::string body;  // as received
+  Principal principal;
+  int64_t received_micros = 0;
+  CacheControl cache;
+  std::string manifest;       // digest in hex
+  std::string policy_digest;  // in hex
+  // Decode, decide
+  policies::Decision decision;
+  GenerationRequest request;  // with the policy's values
+  std::shared_ptr<const PreparedRequest> prepared;
+  // Fingerprint
+  std::optional<Digest> fingerprint;
+  uint64_t seed = 0;  // in force
+  AnswerHead head;    // created: of the run, so 0 until one begins
+
+  bool KeepsPayload() const { return decision.mode != policies::Mode::kBypass && !cache.no_store; }
+};
+
+// The form that a request asks for, and the one that a record keeps (nothing where it keeps none).
+AnswerForm FormOf(const GenerationRequest& request);
+std::optional<AnswerForm> FormOf(const store::Record& record);
+
+// A complete answer, in the form that `call` asked for: the result that hits serve. `head` is the
+// run's. The rendered body is in `response`, also where the call keeps no payload: the caller
+// clears it then (DropPayload).
+store::AppendRequest GeneratedEntry(const Call& call, const AnswerHead& head, const Trace& trace,
+                                    int64_t run_micros);
+void DropPayload(store::AppendRequest& entry);
+
+// A request without a complete answer. kind: kRefused, kFailed or kCancelled; outcome: a short code
+// for the leaf. `error` is the answer that the client gets, null where it gets none.
+store::AppendRequest UnansweredEntry(const Call& call, store::Kind kind, std::string outcome,
+                                     const HttpError* error, uint64_t generated_tokens);
+
+// A stored result served to `call`, or a run of another's that it joined (kJoined).
+store::HitRequest HitEntry(const Call& call, store::Kind kind, uint64_t result);
+
+}  // namespace verbatim::gateway

@@ -1,0 +1,203 @@
+#include "gateway/verifier.h"
+
+#include <cmath>
+#include <utility>
+
+#include "base/crypto.h"
+#include "base/log.h"
+#include "gateway/metrics.h"
+
+namespace verbatim::gateway {
+
+namespace {
+
+// A background run as its backend reports it.
+struct Execution {
+  explicit Execution(uint32_t choices) : order(choices) {}
+  std::mutex mutex;  // guards what follows
+  std::condition_variable ended;
+  TraceOrder order;
+  std::vector<TraceEvent> events;
+  std::optional<RunEnd> end;
+};
+
+RunObserver Observe(const std::shared_ptr<Execution>& execution) {
+  return {
+      .on_piece =
+          [execution](TokenPiece piece) {
+            std::lock_guard lock(execution->mutex);
+            execution->order.Add(std::move(piece), execution->events);
+          },
+      .on_choice_end =
+          [execution](ChoiceEnd end) {
+            std::lock_guard lock(execution->mutex);
+            execution->order.Add(std::move(end), execution->events);
+          },
+      .on_end =
+          [execution](RunEnd end) {
+            std::lock_guard lock(execution->mutex);
+            execution->end = std::move(end);
+            execution->ended.notify_all();
+          },
+  };
+}
+
+}  // namespace
+
+Result<Verification> LoadRecorded(const store::Ledger& ledger, uint64_t entry,
+                                  std::shared_ptr<const Call> call) {
+  auto view = ledger.Entry(entry, true);
+  if (!view.ok()) return view.error();
+  const std::optional<AnswerForm> form = view->record ? FormOf(*view->record) : std::nullopt;
+  if (!form || !view->record->output_digest) {
+    return Error{Code::kFailedPrecondition, "the entry keeps no answer"};
+  }
+  auto trace = DecodeTrace(view->trace);
+  if (!trace.ok()) return trace.error();
+  Verification v;
+  v.entry = entry;
+  v.head = call->head;
+  v.head.created = view->record->created;
+  v.form = *form;
+  v.output_digest = *view->record->output_digest;
+  v.trace = *std::move(trace);
+  v.call = std::move(call);
+  return v;
+}
+
+Verifier::Verifier(store::Ledger* ledger, Metrics* metrics, size_t queue_limit)
+    : ledger_(ledger), metrics_(metrics), queue_limit_(queue_limit), thread_([this] { Work(); }) {}
+
+Verifier::~Verifier() { Stop(); }
+
+bool Verifier::Draw(double rate) {
+  if (rate <= 0) return false;
+  const double draw = std::ldexp(static_cast<double>(ReadU64(RandomBytes(8)) >> 11), -53);
+  return draw < rate;
+}
+
+void Verifier::Offer(Verification verification) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!stopping_ && queue_.size() < queue_limit_) {
+      queue_.push_back(std::move(verification));
+      changed_.notify_all();
+      return;
+    }
+  }
+  metrics_->CountVerification("dropped");
+}
+
+size_t Verifier::backlog() const {
+  std::lock_guard lock(mutex_);
+  return queue_.size() + (working_ ? 1 : 0);
+}
+
+void Verifier::Stop() {
+  std::shared_ptr<Run> run;
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+    run = run_;
+    changed_.notify_all();
+  }
+  if (run) run->Cancel();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Verifier::Work() {
+  for (;;) {
+    Verification v;
+    {
+      std::unique_lock lock(mutex_);
+      working_ = false;
+      changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+      if (stopping_) return;
+      v = std::move(queue_.front());
+      queue_.pop_front();
+      working_ = true;
+    }
+    if (v.again) {
+      Compare(v, v.again->trace);
+    } else if (std::optional<Trace> again = Execute(v)) {
+      Compare(v, *again);
+    }
+  }
+}
+
+// Nothing where it did not come to an end: that says nothing about the entry, and is only counted.
+std::optional<Trace> Verifier::Execute(const Verification& v) {
+  const PreparedRequest& prepared = *v.call->prepared;
+  auto execution = std::make_shared<Execution>(prepared.choices());
+  auto started = prepared.Start({.seed = v.call->seed, .background = true}, Observe(execution));
+  if (auto* error = std::get_if<HttpError>(&started)) {
+    LogWarning("entry " + std::to_string(v.entry) + " was not executed again: " + error->message);
+    metrics_->CountVerification("failed");
+    return std::nullopt;
+  }
+  const std::shared_ptr<Run> run = std::get<std::unique_ptr<Run>>(std::move(started));
+  bool cancel = false;
+  {
+    std::lock_guard lock(mutex_);
+    run_ = run;
+    cancel = stopping_;
+  }
+  if (cancel) run->Cancel();
+  std::unique_lock lock(execution->mutex);
+  execution->ended.wait(lock, [&] { return execution->end.has_value(); });
+  {
+    std::lock_guard own_lock(mutex_);
+    run_ = nullptr;
+  }
+  if (execution->end->outcome != RunEnd::Outcome::kComplete) {
+    if (execution->end->outcome == RunEnd::Outcome::kFailed) {
+      LogError("entry " + std::to_string(v.entry) +
+               " failed when executed again: " + execution->end->error.message);
+    }
+    metrics_->CountVerification("failed");
+    return std::nullopt;
+  }
+  return Trace{prepared.choices(), prepared.prompt_tokens(), std::move(execution->events)};
+}
+
+void Verifier::Compare(const Verification& v, const Trace& again) {
+  std::optional<Divergence> difference = FirstDivergence(v.trace, again);
+  const std::string body = Render(v.head, again, v.form);
+  if (!difference && Sha256(body) != v.output_digest) difference = Divergence{"bytes", 0, 0};
+
+  store::AppendRequest entry;
+  entry.kind = difference ? store::Kind::kDiverged : store::Kind::kVerified;
+  entry.model = v.call->prepared->model_digest();
+  entry.manifest = v.call->manifest;
+  entry.numerics = v.call->prepared->numerics();
+  entry.references.push_back({"verifies", v.entry});
+  if (v.again) entry.references.push_back({"result", v.again->entry});
+  entry.record.tenant = v.call->principal.tenant;
+  entry.record.endpoint = EndpointPath(v.call->endpoint);
+  entry.record.name_space = v.call->decision.name_space;
+  entry.record.fingerprint = v.call->fingerprint;
+  entry.record.seed = v.call->seed;
+  entry.record.chain_heads = again.Chains();
+  if (difference) {
+    entry.outcome = difference->what;
+    entry.detail = json::Value::MakeObject();
+    entry.detail.Set("choice", static_cast<uint64_t>(difference->choice));
+    entry.detail.Set("step", difference->step);
+    if (v.call->KeepsPayload()) {
+      entry.request = v.call->body;
+      entry.response = body;
+      entry.trace = EncodeTrace(again);
+    }
+    LogError("entry " + std::to_string(v.entry) +
+             " DIVERGED when executed again: " + difference->what + " differs first at step " +
+             std::to_string(difference->step) + " of choice " + std::to_string(difference->choice));
+  }
+  auto appended = ledger_->Append(std::move(entry));
+  if (!appended.ok()) {
+    LogError("the verification of entry " + std::to_string(v.entry) +
+             " could not be recorded: " + appended.error().message);
+  }
+  metrics_->CountVerification(difference ? "diverged" : "equal");
+}
+
+}  // namespace verbatim::gateway

@@ -1,0 +1,77 @@
+// Executes recorded answers again, in the background, behind whatever clients ask for, and puts the
+// outcome into the ledger: `verified`, or `diverged` with the first step that differs. Both name
+// the entry. One thread, one run at a time; the engine puts it into whatever batch runs by then, so
+// the neighbours are others than the first time.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "gateway/recorder.h"
+#include "gateway/trace.h"
+
+namespace verbatim::gateway {
+
+class Metrics;
+
+// An entry and what it recorded.
+struct Verification {
+  uint64_t entry = 0;
+  std::shared_ptr<const Call> call{};  // a request of that fingerprint, prepared
+  AnswerHead head{};
+  AnswerForm form{};
+  Digest output_digest{};
+  Trace trace{};
+  // Where the second execution is there already (a client asked for it): its trace and entry.
+  struct Again {
+    Trace trace;
+    uint64_t entry = 0;
+  };
+  std::optional<Again> again{};
+};
+
+// What the ledger keeps of an entry, for a `call` with its fingerprint. kFailedPrecondition where
+// it keeps no answer of this form.
+Result<Verification> LoadRecorded(const store::Ledger& ledger, uint64_t entry,
+                                  std::shared_ptr<const Call> call);
+
+class Verifier {
+ public:
+  // Both outlive the verifier.
+  Verifier(store::Ledger* ledger, Metrics* metrics, size_t queue_limit);
+  ~Verifier();  // Stop
+  Verifier(const Verifier&) = delete;
+  Verifier& operator=(const Verifier&) = delete;
+
+  // Any thread; returns at once. Beyond the queue's limit it is dropped, and counted.
+  void Offer(Verification verification);
+  // True for a share `rate` of calls, at random.
+  static bool Draw(double rate);
+
+  size_t backlog() const;  // waiting or being executed
+  // Cancels the run of the moment, forgets the rest, and joins the thread. Idempotent.
+  void Stop();
+
+ private:
+  void Work();
+  std::optional<Trace> Execute(const Verification& v);
+  void Compare(const Verification& v, const Trace& again);
+
+  store::Ledger* const ledger_;
+  Metrics* const metrics_;
+  const size_t queue_limit_;
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::deque<Verification> queue_;
+  bool working_ = false;
+  bool stopping_ = false;
+  std::shared_ptr<Run> run_;  // of the moment
+  std::thread thread_;
+};
+
+}  // namespace verbatim::gateway

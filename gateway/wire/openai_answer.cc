@@ -1,0 +1,108 @@
+#include "gateway/wire/openai_answer.h"
+
+#include <vector>
+
+#include "base/json.h"
+
+namespace verbatim::gateway {
+
+namespace {
+
+bool IsChat(const AnswerHead& head) { return head.endpoint == Endpoint::kChatCompletions; }
+
+// Everything before "choices", in one order for all forms.
+std::string Opening(const AnswerHead& head, const char* object) {
+  return "{\"id\":" + json::Quote(head.id) + ",\"object\":\"" + object +
+         "\",\"created\":" + std::to_string(head.created) +
+         ",\"model\":" + json::Quote(head.model) +
+         ",\"system_fingerprint\":" + json::Quote(head.system_fingerprint) + ",\"choices\":[";
+}
+
+std::string Usage(const Trace& trace) {
+  const uint64_t generated = trace.Generated();
+  return "\"usage\":{\"prompt_tokens\":" + std::to_string(trace.prompt_tokens) +
+         ",\"completion_tokens\":" + std::to_string(generated) +
+         ",\"total_tokens\":" + std::to_string(trace.prompt_tokens + generated) + "}";
+}
+
+const char* ChunkObject(const AnswerHead& head) {
+  return IsChat(head) ? "chat.completion.chunk" : "text_completion";
+}
+
+// One SSE event with one choice: what it says, and how it finished ("" while it goes on).
+std::string Chunk(const AnswerHead& head, uint32_t choice, const std::string& says,
+                  const std::string& finish_reason, bool include_usage) {
+  return "data: " + Opening(head, ChunkObject(head)) + "{\"index\":" + std::to_string(choice) +
+         "," + says + ",\"logprobs\":null,\"finish_reason\":" +
+         (finish_reason.empty() ? "null" : json::Quote(finish_reason)) + "}]" +
+         (include_usage ? ",\"usage\":null" : "") + "}\n\n";
+}
+
+std::string PlainAnswer(const AnswerHead& head, const Trace& trace) {
+  std::vector<std::string> texts(trace.choices), reasons(trace.choices);
+  for (const TraceEvent& event : trace.events) {
+    if (event.end) {
+      reasons[event.choice] = event.finish_reason;
+    } else {
+      texts[event.choice] += event.text;
+    }
+  }
+  std::string body = Opening(head, IsChat(head) ? "chat.completion" : "text_completion");
+  for (uint32_t i = 0; i < trace.choices; ++i) {
+    if (i > 0) body += ",";
+    body += "{\"index\":" + std::to_string(i);
+    if (IsChat(head)) {
+      body += ",\"message\":{\"role\":\"assistant\",\"content\":" + json::Quote(texts[i]) +
+              ",\"refusal\":null}";
+    } else {
+      body += ",\"text\":" + json::Quote(texts[i]);
+    }
+    body += ",\"logprobs\":null,\"finish_reason\":" + json::Quote(reasons[i]) + "}";
+  }
+  return body + "]," + Usage(trace) + "}";
+}
+
+}  // namespace
+
+std::string Render(const AnswerHead& head, const Trace& trace, const AnswerForm& form) {
+  if (!form.streamed) return PlainAnswer(head, trace);
+  std::string body = StreamBegin(head, trace.choices, form.include_usage);
+  for (const TraceEvent& event : trace.events) {
+    body += StreamEvent(head, event, form.include_usage);
+  }
+  return body + StreamEnd(head, trace, form.include_usage);
+}
+
+std::string StreamBegin(const AnswerHead& head, uint32_t choices, bool include_usage) {
+  if (!IsChat(head)) return "";
+  std::string events;
+  for (uint32_t i = 0; i < choices; ++i) {
+    events += Chunk(head, i, R"("delta":{"role":"assistant","content":"","refusal":null})", "",
+                    include_usage);
+  }
+  return events;
+}
+
+std::string StreamEvent(const AnswerHead& head, const TraceEvent& event, bool include_usage) {
+  std::string says;
+  if (!IsChat(head)) {
+    says = "\"text\":" + json::Quote(event.text);
+  } else if (event.end) {
+    says = "\"delta\":{}";
+  } else {
+    says = "\"delta\":{\"content\":" + json::Quote(event.text) + "}";
+  }
+  return Chunk(head, event.choice, says, event.finish_reason, include_usage);
+}
+
+std::string StreamEnd(const AnswerHead& head, const Trace& trace, bool include_usage) {
+  std::string events;
+  if (include_usage) {
+    events += "data: " + Opening(head, ChunkObject(head)) + "]," + Usage(trace) + "}\n\n";
+  }
+  return events + "data: [DONE]\n\n";
+}
+
+std::string StreamError(const HttpError& error) { return "data: " + ErrorJson(error) + "\n\n"; }
+
+}  // namespace verbatim::gateway
