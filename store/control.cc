@@ -1,0 +1,225 @@
+#include "store/control.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+
+namespace verbatim::store {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMaxLine = 4096;
+constexpr size_t kMaxClients = 32;
+constexpr int kAnswerTimeoutMillis = 120'000;
+
+Error SocketError(const std::string& what, const std::string& path) {
+  return {Code::kIo, what + " " + path + ": " + std::strerror(errno) +
+                         "; check that the data folder is on a local disk and writable"};
+}
+
+// A socket's path may have 107 bytes; through the folder's descriptor it is always short.
+struct SocketAddress {
+  int folder_fd = -1;
+  sockaddr_un address{};
+  explicit SocketAddress(const std::string& folder) {
+    folder_fd = ::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
+    address.sun_family = AF_UNIX;
+    const std::string path = "/proc/self/fd/" + std::to_string(folder_fd) + "/control.sock";
+    CHECK(path.size() < sizeof(address.sun_path));
+    std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  }
+  ~SocketAddress() {
+    if (folder_fd >= 0) ::close(folder_fd);
+  }
+  SocketAddress(const SocketAddress&) = delete;
+  SocketAddress& operator=(const SocketAddress&) = delete;
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
+};
+
+void RemoveTree(const std::string& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error) LogWarning("cannot remove " + path + ": " + error.message());
+}
+
+// Segment files are replaced, never changed, so that a second name for one is a copy of it.
+Status LinkKeyring(const std::string& from, const std::string& to) {
+  std::error_code error;
+  fs::create_directory(to, error);
+  if (error) return Error{Code::kIo, "cannot make " + to + ": " + error.message()};
+  for (const char* ring : {"/entries", "/hits"}) {
+    fs::create_directory(to + ring, error);
+    if (error) return Error{Code::kIo, "cannot make " + to + ring + ": " + error.message()};
+    for (fs::directory_iterator file(from + ring, error), end; !error && file != end;
+         file.increment(error)) {
+      if (file->path().extension() != ".keys") continue;
+      fs::create_hard_link(file->path(), to + ring + "/" + file->path().filename().string(), error);
+      if (error) break;
+    }
+    if (error) return Error{Code::kIo, "cannot copy " + from + ring + ": " + error.message()};
+  }
+  return {};
+}
+
+}  // namespace
+
+struct ControlServer::Client {
+  int fd = -1;
+  std::string line;
+  std::vector<std::string> snapshots;
+};
+
+Result<std::unique_ptr<ControlServer>> ControlServer::Start(const DataFolder& folder, Kv& kv) {
+  std::unique_ptr<ControlServer> server(new ControlServer(folder, kv));
+  std::error_code error;
+  for (fs::directory_iterator left(folder.temporary(), error), end; !error && left != end;
+       left.increment(error)) {
+    if (left->path().filename().string().starts_with("snapshot-")) RemoveTree(left->path());
+  }
+  const SocketAddress address(folder.path());
+  if (address.folder_fd < 0) return SocketError("cannot open", folder.path());
+  if (::unlink(address.address.sun_path) != 0 && errno != ENOENT) {
+    return SocketError("cannot remove the old", folder.control_socket());
+  }
+  server->listener_ = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (server->listener_ < 0 ||
+      ::bind(server->listener_, address.get(), sizeof(address.address)) != 0 ||
+      ::chmod(address.address.sun_path, 0600) != 0 || ::listen(server->listener_, 16) != 0 ||
+      ::pipe2(server->wake_, O_CLOEXEC) != 0) {
+    return SocketError("cannot listen at", folder.control_socket());
+  }
+  server->thread_ = std::thread([s = server.get()] { s->Run(); });
+  return server;
+}
+
+ControlServer::~ControlServer() {
+  if (thread_.joinable()) {
+    const char byte = 0;
+    CHECK(::write(wake_[1], &byte, 1) == 1);
+    thread_.join();
+    const SocketAddress address(folder_.path());
+    ::unlink(address.address.sun_path);
+  }
+  for (const int fd : {listener_, wake_[0], wake_[1]}) {
+    if (fd >= 0) ::close(fd);
+  }
+}
+
+void ControlServer::Run() {
+  std::vector<Client> clients;
+  const auto drop = [](Client& client) {
+    for (const std::string& snapshot : client.snapshots) RemoveTree(snapshot);
+    ::close(client.fd);
+  };
+  for (;;) {
+    std::vector<pollfd> polled = {{wake_[0], POLLIN, 0}, {listener_, POLLIN, 0}};
+    for (const Client& client : clients) polled.push_back({client.fd, POLLIN, 0});
+    if (::poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR) break;
+    if (polled[0].revents) break;
+    for (size_t i = clients.size(); i-- > 0;) {
+      if (!polled[i + 2].revents) continue;
+      Client& client = clients[i];
+      char buffer[512];
+      const ssize_t n = ::read(client.fd, buffer, sizeof(buffer));
+      if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+      bool alive = n > 0;
+      if (alive) client.line.append(buffer, static_cast<size_t>(n));
+      for (size_t end; alive && (end = client.line.find('\n')) != std::string::npos;) {
+        const std::string answer = Answer(client, client.line.substr(0, end)) + "\n";
+        client.line.erase(0, end + 1);
+        alive = ::send(client.fd, answer.data(), answer.size(), MSG_NOSIGNAL) ==
+                static_cast<ssize_t>(answer.size());
+      }
+      if (alive && client.line.size() <= kMaxLine) continue;
+      drop(client);
+      clients.erase(clients.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+    if (polled[1].revents) {
+      const int fd = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+      if (fd >= 0 && clients.size() >= kMaxClients) {
+        ::close(fd);
+      } else if (fd >= 0) {
+        clients.push_back({fd, {}, {}});
+      }
+    }
+  }
+  for (Client& client : clients) drop(client);
+}
+
+std::string ControlServer::Answer(Client& client, std::string_view command) {
+  if (command != "snapshot") return "error unknown command; there is: snapshot";
+  const std::string path = folder_.temporary() + "/snapshot-" + std::to_string(next_snapshot_++);
+  client.snapshots.push_back(path);
+  if (Status made = MakeSnapshot(path); !made.ok()) return "error " + made.error().message;
+  return "ok tmp/" + fs::path(path).filename().string();
+}
+
+// The checkpoint first: the database then holds every entry that it covers.
+Status ControlServer::MakeSnapshot(const std::string& path) {
+  if (Status made = MakeFolder(path); !made.ok()) return made;
+  Result<std::string> checkpoint = ReadFile(folder_.checkpoint());
+  if (checkpoint.ok()) {
+    if (Status written = WriteFileDurably(path + "/checkpoint", *checkpoint); !written.ok()) {
+      return written;
+    }
+  } else if (checkpoint.error().code != Code::kNotFound) {
+    return checkpoint.error();
+  }
+  if (Status copied = kv_.Snapshot(path + "/db"); !copied.ok()) return copied;
+  return LinkKeyring(folder_.keyring(), path + "/keyring");
+}
+
+Result<SnapshotLease> SnapshotLease::Request(const DataFolder& folder) {
+  const SocketAddress address(folder.path());
+  const Error absent{Code::kNotFound, "no server answers at " + folder.control_socket()};
+  if (address.folder_fd < 0) return absent;
+  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return SocketError("cannot open a socket for", folder.path());
+  SnapshotLease lease(fd, "");
+  if (::connect(fd, address.get(), sizeof(address.address)) != 0) return absent;
+  constexpr std::string_view kCommand = "snapshot\n";
+  if (::send(fd, kCommand.data(), kCommand.size(), MSG_NOSIGNAL) !=
+      static_cast<ssize_t>(kCommand.size())) {
+    return SocketError("cannot write to", folder.control_socket());
+  }
+  std::string answer;
+  while (answer.find('\n') == std::string::npos && answer.size() <= kMaxLine) {
+    pollfd polled{fd, POLLIN, 0};
+    const int ready = ::poll(&polled, 1, kAnswerTimeoutMillis);
+    if (ready < 0 && errno == EINTR) continue;
+    char buffer[512];
+    const ssize_t n = ready > 0 ? ::read(fd, buffer, sizeof(buffer)) : 0;
+    if (n <= 0) {
+      return Error{Code::kUnavailable, "the server at " + folder.path() +
+                                           " did not make a snapshot; try again, or stop it"};
+    }
+    answer.append(buffer, static_cast<size_t>(n));
+  }
+  answer.erase(answer.find('\n'));
+  if (!answer.starts_with("ok tmp/snapshot-") || answer.find('/', 7) != std::string::npos) {
+    return Error{Code::kUnavailable, "the server at " + folder.path() + " answered: " + answer};
+  }
+  lease.path_ = folder.path() + "/" + answer.substr(3);
+  return lease;
+}
+
+SnapshotLease::SnapshotLease(SnapshotLease&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)) {}
+
+SnapshotLease::~SnapshotLease() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+}  // namespace verbatim::store

@@ -1,0 +1,392 @@
+#include "store/ledger.h"
+
+#include <algorithm>
+#include <atomic>
+#include <future>
+#include <mutex>
+
+#include "base/log.h"
+#include "store/checkpoint.h"
+#include "store/control.h"
+#include "store/hits.h"
+#include "store/keyring.h"
+#include "store/keys.h"
+#include "store/kv_rocksdb.h"
+#include "store/publisher.h"
+#include "store/reader.h"
+#include "store/rows.h"
+#include "store/sequencer.h"
+
+namespace verbatim::store {
+
+// In the order of their making; threads end in the opposite one (Close).
+struct Ledger::State {
+  explicit State(DataFolder data) : folder(std::move(data)) {}
+
+  DataFolder folder;
+  LedgerOptions options;
+  std::unique_ptr<Kv> kv;
+  Keys keys;
+  std::unique_ptr<Keyring> entry_keys, hit_keys;
+  std::unique_ptr<Reader> reader;
+  std::unique_ptr<Hits> hits;
+  std::unique_ptr<Publisher> publisher;
+  std::unique_ptr<Sequencer> sequencer;
+  std::unique_ptr<ControlServer> control;
+  std::once_flag closed;
+  std::atomic<bool> closing = false;
+  Status close_status;
+
+  // What the newest checkpoint promises: the tree has that many entries, with that root.
+  Status CheckAgainst(const TreeHead& kept, const TreeState& state) const;
+};
+
+namespace {
+
+// Makes the rows of a new log, or checks those of an old one.
+Status OpenFormat(Kv& kv, const std::string& origin) {
+  Result<std::optional<std::string>> format = kv.Get(Table::kMeta, kMetaFormat);
+  if (!format.ok()) return format.error();
+  if (!*format) {
+    bool empty = true;
+    const auto note_row = [&](std::string_view, std::string_view) { return empty = false; };
+    for (const Table table : {Table::kMeta, Table::kLeaf}) {
+      if (Status scanned = kv.Scan(table, "", "", note_row); !scanned.ok()) return scanned;
+    }
+    if (!empty) {
+      return Error{Code::kFailedPrecondition,
+                   "the database names no format version; it is not a ledger of Verbatim"};
+    }
+    Batch first;
+    first.RequireAbsent(Table::kMeta, kMetaFormat);
+    first.Put(Table::kMeta, kMetaFormat, std::string(kFormatVersion));
+    first.Put(Table::kMeta, kMetaOrigin, origin);
+    first.Put(Table::kMeta, kMetaTree, EncodeTreeState({}));
+    return kv.Commit(first, true);
+  }
+  if (**format != kFormatVersion) {
+    return Error{Code::kFailedPrecondition, "the database has format version " + **format +
+                                                "; this build reads version 1: use the build that "
+                                                "wrote it"};
+  }
+  Result<std::optional<std::string>> stored = kv.Get(Table::kMeta, kMetaOrigin);
+  if (!stored.ok()) return stored.error();
+  if (!*stored || **stored != origin) {
+    return Error{Code::kFailedPrecondition, "keys/log.key is of the log " + origin +
+                                                ", the database of " + stored->value_or("(none)") +
+                                                "; restore both from one backup"};
+  }
+  return {};
+}
+
+// Facts of the server_started leaf.
+json::Value StartDetail(const json::Value& given, const std::optional<Leaf>& last, int64_t now) {
+  json::Value detail = given.is_object() ? given : json::Value::MakeObject();
+  const bool clean = !last || last->kind == Kind::kServerStopped;
+  detail.Set("clean", clean);
+  if (!clean) {
+    json::Value incomplete = json::Value::MakeObject();
+    incomplete.Set("from", FormatTime(last->time));
+    incomplete.Set("to", FormatTime(std::max(now, last->time)));
+    detail.Set("incomplete", std::move(incomplete));
+  }
+  return detail;
+}
+
+AppendRequest ServerEntry(Kind kind, const std::string& manifest, json::Value detail) {
+  AppendRequest request;
+  request.kind = kind;
+  request.manifest = manifest;
+  request.detail = std::move(detail);
+  return request;
+}
+
+}  // namespace
+
+Status Ledger::State::CheckAgainst(const TreeHead& kept, const TreeState& state) const {
+  if (kept.size > state.tree.size()) {
+    return Error{Code::kFailedPrecondition,
+                 "the database holds " + std::to_string(state.tree.size()) +
+                     " entries, but a checkpoint of " + std::to_string(kept.size) +
+                     " was published (" + folder.checkpoint() +
+                     "): an old copy of the database was put back. Put the newest one back; a log "
+                     "that forgets entries cannot go on"};
+  }
+  Result<Digest> root = RootAt(kept.size, reader->nodes());
+  if (!root.ok()) return root.error();
+  if (*root != kept.root) {
+    return Error{Code::kFailedPrecondition,
+                 "the database's first " + std::to_string(kept.size) +
+                     " entries are not those of the published checkpoint; run verbatim fsck and "
+                     "restore a backup of this log"};
+  }
+  return {};
+}
+
+Result<std::unique_ptr<Ledger>> Ledger::Open(DataFolder folder, LedgerOptions options) {
+  auto state = std::make_unique<State>(std::move(folder));
+  State& s = *state;
+  s.options = std::move(options);
+  const std::string& origin = s.options.origin;
+
+  s.kv = std::move(s.options.kv);
+  if (!s.kv) {
+    Result<std::unique_ptr<Kv>> kv = OpenRocksDb(s.folder.database(), KvAccess::kReadWrite);
+    if (!kv.ok()) return kv.error();
+    s.kv = std::move(*kv);
+  }
+  Result<std::optional<std::string>> format = s.kv->Get(Table::kMeta, kMetaFormat);
+  if (!format.ok()) return format.error();
+  Result<std::string> kept_note = ReadFile(s.folder.checkpoint());
+  if (!kept_note.ok() && kept_note.error().code != Code::kNotFound) return kept_note.error();
+  if (kept_note.ok() && !*format) {
+    return Error{Code::kFailedPrecondition, s.folder.checkpoint() +
+                                                " was published, but the database holds no "
+                                                "entries; put the log's database back"};
+  }
+  // Only a folder without any entries gets new keys; what an old one lacks is never made up for.
+  const bool is_new = !*format;
+
+  Result<Keys> keys = LoadKeys(s.folder, origin, is_new);
+  if (!keys.ok()) return keys.error();
+  s.keys = std::move(*keys);
+  const VerifierKey& log_key = s.keys.signer->key();
+  if (!origin.empty() && origin != log_key.name) {
+    return Error{Code::kFailedPrecondition, "this log's origin is " + log_key.name +
+                                                " and never changes; leave --origin out, or start "
+                                                "a new log in another folder"};
+  }
+  for (const auto& [name, ring] :
+       {std::pair("entries", &s.entry_keys), std::pair("hits", &s.hit_keys)}) {
+    Result<std::unique_ptr<Keyring>> opened =
+        Keyring::Open(s.folder.keyring() + "/" + name, name, *s.keys.wrapper, is_new);
+    if (!opened.ok()) return opened.error();
+    *ring = std::move(*opened);
+  }
+  s.reader = std::make_unique<Reader>(*s.kv, s.keys, *s.entry_keys, *s.hit_keys);
+
+  uint64_t kept_size = 0;
+  if (Status opened = OpenFormat(*s.kv, log_key.name); !opened.ok()) return opened.error();
+  Result<TreeState> tree = s.reader->ReadTreeState();
+  if (!tree.ok()) return tree.error();
+  if (kept_note.ok()) {
+    Result<TreeHead> kept = OpenCheckpoint(*kept_note, log_key);
+    if (!kept.ok()) {
+      return Error{Code::kFailedPrecondition, s.folder.checkpoint() + ": " + kept.error().message +
+                                                  "; restore it from a backup"};
+    }
+    if (Status fits = s.CheckAgainst(*kept, *tree); !fits.ok()) return fits.error();
+    kept_size = kept->size;
+  }
+  if (s.entry_keys->End() < tree->tree.size()) {
+    return Error{Code::kFailedPrecondition, "the keyring is older than the database: restore " +
+                                                s.folder.keyring() + " from the same backup"};
+  }
+  // Both rings have a segment ready before the first entry or hit needs it.
+  if (Status made = s.entry_keys->Prepare(tree->tree.size()); !made.ok()) return made.error();
+  s.hits = std::make_unique<Hits>(*s.kv, s.keys, *s.hit_keys, *s.reader);
+  Result<std::vector<ClosedBatch>> unfinished = s.hits->Restore();
+  if (!unfinished.ok()) return unfinished.error();
+  if (Status made = s.hit_keys->Prepare(s.hits->counters().slot); !made.ok()) return made.error();
+  std::optional<Leaf> last;
+  if (tree->tree.size() > 0) {
+    Result<EntryView> view = s.reader->Entry(tree->tree.size() - 1, false);
+    if (!view.ok()) return view.error();
+    last = std::move(view->leaf);
+  }
+
+  s.publisher = std::make_unique<Publisher>(
+      *s.keys.signer, s.folder.checkpoint(), s.options.publish_interval_micros,
+      kept_note.ok() ? *kept_note : "", kept_size, [&s](uint64_t size) {
+        for (const auto& [ring, next] : {std::pair(s.entry_keys.get(), size),
+                                         std::pair(s.hit_keys.get(), s.hits->counters().slot)}) {
+          const Status made = ring->Prepare(next + Keyring::kSlotsPerSegment / 2);
+          if (!made.ok()) LogWarning("ledger: " + made.error().message);
+        }
+      });
+  Sequencer::Options sequencing;
+  sequencing.origin = log_key.name;
+  sequencing.manifest = s.options.manifest;
+  sequencing.hit_interval_micros = s.options.hit_interval_micros;
+  sequencing.now = s.options.now;
+  sequencing.committed = [&s](const TreeState& durable) { s.publisher->Notify(durable); };
+  sequencing.recovered = [&s](const TreeState& stored) -> Status {
+    const std::string note = s.publisher->newest().note;
+    if (note.empty()) return {};
+    Result<TreeHead> published = OpenCheckpoint(note, s.keys.signer->key());
+    if (!published.ok()) return published.error();
+    return s.CheckAgainst(*published, stored);
+  };
+  s.sequencer = std::make_unique<Sequencer>(*s.kv, s.keys, *s.entry_keys, *s.hits, *s.reader,
+                                            std::move(sequencing), *tree, std::move(*unfinished));
+  s.sequencer->Start();
+
+  std::unique_ptr<Ledger> ledger(new Ledger(std::move(state)));
+  Result<Appended> started =
+      ledger->Append(ServerEntry(Kind::kServerStarted, s.options.manifest,
+                                 StartDetail(s.options.start_detail, last, s.options.now())));
+  if (!started.ok()) return started.error();
+  if (s.options.control_socket) {
+    Result<std::unique_ptr<ControlServer>> control = ControlServer::Start(s.folder, *s.kv);
+    if (!control.ok()) return control.error();
+    s.control = std::move(*control);
+  }
+  return ledger;
+}
+
+Ledger::Ledger(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+Ledger::~Ledger() {
+  if (Status closed = Close(); !closed.ok()) LogError("ledger: " + closed.error().message);
+}
+
+void Ledger::AppendAsync(AppendRequest request, AppendCallback done) {
+  Result<PreparedAppend> prepared = PrepareAppend(std::move(request), done);
+  if (!prepared.ok()) {
+    done(prepared.error());
+    return;
+  }
+  state_->sequencer->Push(std::move(*prepared));
+}
+
+Result<Appended> Ledger::Append(AppendRequest request) {
+  std::promise<Result<Appended>> promise;
+  std::future<Result<Appended>> future = promise.get_future();
+  AppendAsync(std::move(request),
+              [&promise](Result<Appended> result) { promise.set_value(std::move(result)); });
+  return future.get();
+}
+
+namespace {
+
+Status CheckHit(const HitRequest& hit) {
+  for (const std::string* text : {&hit.tenant, &hit.subject, &hit.key_id, &hit.request_id}) {
+    if (!IsUtf8(*text)) return Error{Code::kInvalid, "ledger: a text of the hit is not UTF-8"};
+  }
+  if (hit.kind != Kind::kHit && hit.kind != Kind::kJoined) {
+    return Error{Code::kInvalid, "ledger: a hit's kind is hit or joined"};
+  }
+  if (hit.request_id.size() > 256) {
+    return Error{Code::kInvalid, "ledger: a request id has at most 256 bytes"};
+  }
+  if (!hit.extra.is_null() && !hit.extra.is_object()) {
+    return Error{Code::kInvalid, "ledger: a hit's extra part is no JSON object"};
+  }
+  return {};
+}
+
+// A hit under strict policy is an entry like any other, that names the one whose answer it gave.
+AppendRequest StrictHit(HitRequest hit) {
+  AppendRequest request;
+  request.kind = hit.kind;
+  request.model = std::move(hit.model);
+  request.manifest = std::move(hit.manifest);
+  request.numerics = std::move(hit.numerics);
+  request.references = {{"result", hit.result}};
+  request.record.tenant = std::move(hit.tenant);
+  request.record.subject = std::move(hit.subject);
+  request.record.key_id = std::move(hit.key_id);
+  request.record.request_id = std::move(hit.request_id);
+  request.record.extra = std::move(hit.extra);
+  return request;
+}
+
+}  // namespace
+
+void Ledger::RecordHitAsync(HitRequest hit, std::function<void(Status)> done) {
+  State& s = *state_;
+  if (Status checked = CheckHit(hit); !checked.ok()) return done(checked);
+  if (s.closing) {
+    return done(Error{Code::kUnavailable, "the ledger is closing; try again after the restart"});
+  }
+  if (hit.result >= s.sequencer->size()) {
+    return done(Error{Code::kInvalid, "ledger: a hit names an entry that is not there"});
+  }
+  if (hit.strict) {
+    AppendAsync(StrictHit(std::move(hit)), [done = std::move(done)](Result<Appended> appended) {
+      done(appended.ok() ? Status() : appended.error());
+    });
+    return;
+  }
+  if (s.sequencer->failed()) {
+    return done(Error{Code::kIo, "the ledger cannot write; see the server's log"});
+  }
+  const Status written = s.hits->Record(hit, s.options.now());
+  if (!written.ok() && written.error().code != Code::kAlreadyExists) {
+    s.sequencer->RequestRecovery();
+  }
+  s.sequencer->WakeForHits();
+  done(written);
+}
+
+Status Ledger::RecordHit(const HitRequest& hit) {
+  std::promise<Status> promise;
+  std::future<Status> future = promise.get_future();
+  RecordHitAsync(hit, [&promise](Status status) { promise.set_value(std::move(status)); });
+  return future.get();
+}
+
+Result<std::optional<StoredResult>> Ledger::Lookup(std::string_view name_space,
+                                                   const Digest& fingerprint) const {
+  return state_->reader->Lookup(name_space, fingerprint);
+}
+
+uint64_t Ledger::Size() const { return state_->sequencer->size(); }
+
+Result<EntryView> Ledger::Entry(uint64_t entry, bool private_parts) const {
+  return state_->reader->Entry(entry, private_parts);
+}
+
+Result<EntryProof> Ledger::Proof(uint64_t entry) const {
+  const State& s = *state_;
+  if (entry >= s.sequencer->size()) {
+    return Error{Code::kNotFound, "there is no entry " + std::to_string(entry)};
+  }
+  const Publisher::Published published = s.publisher->newest();
+  if (entry >= published.size) {
+    return Error{Code::kUnavailable,
+                 "no checkpoint covers entry " + std::to_string(entry) + " yet; try again in " +
+                     std::to_string(s.options.publish_interval_micros / 1000) + " ms"};
+  }
+  Result<std::vector<Digest>> path = InclusionProof(entry, published.size, s.reader->nodes());
+  if (!path.ok()) return path.error();
+  Result<Digest> leaf_hash = s.reader->ReadNode(0, entry);
+  if (!leaf_hash.ok()) return leaf_hash.error();
+  return EntryProof{entry, published.size, *leaf_hash, std::move(*path), published.note};
+}
+
+Result<Receipt> Ledger::FindReceipt(std::string_view request_id) const {
+  return state_->reader->FindReceipt(request_id);
+}
+
+std::string Ledger::Checkpoint() const { return state_->publisher->newest().note; }
+
+LogIdentity Ledger::Log() const {
+  const VerifierKey& key = state_->keys.signer->key();
+  return {key.name, FormatVerifierKey(key)};
+}
+
+std::string Ledger::Pseudonym(std::string_view tenant) const {
+  return state_->keys.Pseudonym(tenant);
+}
+
+Status Ledger::Close() {
+  State& s = *state_;
+  std::call_once(s.closed, [&s] {
+    s.closing = true;
+    s.control.reset();
+    Status stopped;
+    Result<PreparedAppend> last =
+        PrepareAppend(ServerEntry(Kind::kServerStopped, s.options.manifest, json::Value()),
+                      [&stopped](Result<Appended> result) {
+                        if (!result.ok()) stopped = result.error();
+                      });
+    CHECK(last.ok());
+    s.sequencer->Stop(std::move(*last));
+    const Status published = s.publisher->Stop();
+    s.close_status = stopped.ok() ? published : stopped;
+  });
+  return s.close_status;
+}
+
+}  // namespace verbatim::store

@@ -1,0 +1,79 @@
+#include "store/publisher.h"
+
+#include <chrono>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "store/data_folder.h"
+
+namespace verbatim::store {
+
+Publisher::Publisher(const Signer& signer, std::string file, int64_t interval_micros,
+                     std::string newest, uint64_t newest_size,
+                     std::function<void(uint64_t size)> ahead)
+    : signer_(signer),
+      file_(std::move(file)),
+      interval_(interval_micros),
+      ahead_(std::move(ahead)),
+      published_{std::move(newest), newest_size} {
+  thread_ = std::thread([this] { Run(); });
+}
+
+Publisher::~Publisher() { CHECK(!thread_.joinable()); }
+
+void Publisher::Notify(const TreeState& durable) {
+  std::lock_guard lock(mutex_);
+  durable_ = durable.tree;
+  changed_.notify_one();
+}
+
+Publisher::Published Publisher::newest() const {
+  std::lock_guard lock(mutex_);
+  return published_;
+}
+
+Status Publisher::Stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+    changed_.notify_one();
+  }
+  thread_.join();
+  return last_status_;
+}
+
+void Publisher::Run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return stopping_ || durable_.size() > published_.size; });
+    const bool last = stopping_;
+    const CompactRange tree = durable_;
+    const int64_t begin = MonotonicMicros();
+    if (tree.size() > published_.size) {
+      lock.unlock();
+      const Status status = Publish(tree);
+      ahead_(tree.size());
+      lock.lock();
+      if (!status.ok() && last_status_.ok()) {
+        LogError("ledger: no checkpoint published: " + status.error().message);
+      }
+      last_status_ = status;
+    }
+    if (last) return;
+    const int64_t rest = interval_ - (MonotonicMicros() - begin);
+    if (rest > 0)
+      changed_.wait_for(lock, std::chrono::microseconds(rest), [&] { return stopping_; });
+  }
+}
+
+Status Publisher::Publish(const CompactRange& tree) {
+  const TreeHead head{signer_.key().name, tree.size(), tree.Root(), ""};
+  Result<std::string> note = SignNote(FormatCheckpoint(head), signer_);
+  if (!note.ok()) return note.error();
+  if (Status kept = WriteFileDurably(file_, *note); !kept.ok()) return kept;
+  std::lock_guard lock(mutex_);
+  published_ = {std::move(*note), tree.size()};
+  return {};
+}
+
+}  // namespace verbatim::store

@@ -1,0 +1,231 @@
+#include "store/reader.h"
+
+#include "base/crypto.h"
+
+namespace verbatim::store {
+namespace {
+
+Error Damaged(uint64_t entry, const std::string& what) {
+  return {Code::kCorrupt, "entry " + std::to_string(entry) + ": " + what};
+}
+
+const char* PartName(Part part) {
+  switch (part) {
+    case Part::kRecord:
+      return "record";
+    case Part::kRequest:
+      return "request";
+    case Part::kResponse:
+      return "response";
+    case Part::kTrace:
+      return "trace";
+    case Part::kHit:
+      return "hit";
+  }
+  CHECK(false);
+}
+
+}  // namespace
+
+Result<TreeState> Reader::ReadTreeState() const {
+  Result<std::optional<std::string>> row = kv_.Get(Table::kMeta, kMetaTree);
+  if (!row.ok()) return row.error();
+  if (!*row) return Error{Code::kCorrupt, "the tree state is missing"};
+  return DecodeTreeState(**row);
+}
+
+Result<Digest> Reader::ReadNode(unsigned level, uint64_t index) const {
+  Result<std::optional<std::string>> row = kv_.Get(Table::kNode, NodeKey(level, index));
+  if (!row.ok()) return row.error();
+  if (!*row || (*row)->size() != 32) {
+    return Error{Code::kCorrupt, "tree node (level " + std::to_string(level) + ", index " +
+                                     std::to_string(index) + ") is missing or damaged"};
+  }
+  return ToDigest(**row);
+}
+
+Result<std::string> Reader::LeafBytes(uint64_t entry) const {
+  Result<std::optional<std::string>> row = kv_.Get(Table::kLeaf, EntryKey(entry));
+  if (!row.ok()) return row.error();
+  if (!*row) return Error{Code::kNotFound, "there is no entry " + std::to_string(entry)};
+  return std::move(**row);
+}
+
+Result<Record> Reader::OpenRecord(uint64_t entry, const Leaf& leaf, const SlotKeys& keys) const {
+  Result<std::optional<std::string>> sealed = kv_.Get(Table::kRecord, EntryKey(entry));
+  if (!sealed.ok()) return sealed.error();
+  if (!*sealed) return Damaged(entry, "its record is missing");
+  Result<std::string> bytes = OpenPart(keys.key, entry, Part::kRecord, **sealed);
+  if (!bytes.ok()) return Damaged(entry, "its record does not decrypt");
+  if (Commitment(keys.salt, Sha256(*bytes)) != leaf.commitment) {
+    return Damaged(entry, "its record is not the one that the leaf commits to");
+  }
+  Result<Record> record = ParseRecord(*bytes);
+  if (!record.ok()) return Damaged(entry, record.error().message);
+  return record;
+}
+
+Result<std::string> Reader::OpenPayload(uint64_t entry, Part part,
+                                        const std::optional<Digest>& digest,
+                                        const SlotKeys& keys) const {
+  if (!digest) return std::string();
+  Result<std::optional<std::string>> sealed = kv_.Get(Table::kPayload, PayloadKey(entry, part));
+  if (!sealed.ok()) return sealed.error();
+  const std::string name = std::string("its ") + PartName(part);
+  if (!*sealed) return Damaged(entry, name + " is missing");
+  Result<std::string> bytes = OpenPart(keys.key, entry, part, **sealed);
+  if (!bytes.ok()) return Damaged(entry, name + " does not decrypt");
+  if (Sha256(*bytes) != *digest) return Damaged(entry, name + " differs from its digest");
+  return bytes;
+}
+
+Result<EntryView> Reader::Entry(uint64_t entry, bool private_parts) const {
+  EntryView view;
+  view.entry = entry;
+  Result<std::string> bytes = LeafBytes(entry);
+  if (!bytes.ok()) return bytes.error();
+  view.leaf_bytes = std::move(*bytes);
+  Result<Leaf> leaf = ParseLeaf(view.leaf_bytes);
+  if (!leaf.ok()) return Damaged(entry, leaf.error().message);
+  view.leaf = std::move(*leaf);
+  if (!private_parts) return view;
+
+  Result<SlotKeys> keys = entries_.Get(entry);
+  if (!keys.ok() && keys.error().code == Code::kNotFound) return view;  // erased
+  if (!keys.ok()) return keys.error();
+  Result<Record> record = OpenRecord(entry, view.leaf, *keys);
+  if (!record.ok()) return record.error();
+  for (const auto& [part, digest, out] :
+       {std::tuple(Part::kRequest, &record->request_digest, &view.request),
+        std::tuple(Part::kResponse, &record->output_digest, &view.response),
+        std::tuple(Part::kTrace, &record->trace_digest, &view.trace)}) {
+    Result<std::string> payload = OpenPayload(entry, part, *digest, *keys);
+    if (!payload.ok()) return payload.error();
+    *out = std::move(*payload);
+  }
+  view.record = std::move(*record);
+  return view;
+}
+
+Result<std::optional<uint64_t>> Reader::FindIndex(std::string_view name_space,
+                                                  const Digest& fingerprint) const {
+  Result<std::optional<std::string>> row =
+      kv_.Get(Table::kIndex, keys_.IndexKey(name_space, fingerprint));
+  if (!row.ok()) return row.error();
+  if (!*row) return std::optional<uint64_t>();
+  Result<uint64_t> entry = DecodeU64(**row);
+  if (!entry.ok()) return entry.error();
+  return std::optional<uint64_t>(*entry);
+}
+
+Result<std::optional<StoredResult>> Reader::Lookup(std::string_view name_space,
+                                                   const Digest& fingerprint) const {
+  Result<std::optional<uint64_t>> found = FindIndex(name_space, fingerprint);
+  if (!found.ok()) return found.error();
+  if (!*found) return std::optional<StoredResult>();
+
+  StoredResult result;
+  result.entry = **found;
+  Result<std::string> leaf_bytes = LeafBytes(result.entry);
+  if (!leaf_bytes.ok()) return Damaged(result.entry, "the index names it, but its leaf is missing");
+  Result<Leaf> leaf = ParseLeaf(*leaf_bytes);
+  if (!leaf.ok()) return Damaged(result.entry, leaf.error().message);
+  Result<SlotKeys> keys = entries_.Get(result.entry);
+  if (!keys.ok() && keys.error().code == Code::kNotFound) return std::optional<StoredResult>();
+  if (!keys.ok()) return keys.error();
+  Result<Record> record = OpenRecord(result.entry, *leaf, *keys);
+  if (!record.ok()) return record.error();
+  if (!record->serves_hits || record->name_space != name_space ||
+      record->fingerprint != fingerprint || !record->output_digest) {
+    return Damaged(result.entry, "the index names it for another request");
+  }
+  Result<std::string> response =
+      OpenPayload(result.entry, Part::kResponse, record->output_digest, *keys);
+  if (!response.ok()) return response.error();
+  result.leaf = std::move(*leaf);
+  result.record = std::move(*record);
+  result.response = std::move(*response);
+  return std::optional<StoredResult>(std::move(result));
+}
+
+Result<std::vector<Digest>> Reader::BatchCommitments(std::string_view batch_key) const {
+  std::vector<Digest> commitments;
+  Status problem;
+  const Status scanned = kv_.Scan(
+      Table::kHit, batch_key, PrefixEnd(batch_key),
+      [&](std::string_view key, std::string_view value) {
+        Result<HitRow> row = DecodeHitRow(value);
+        if (key.size() != kHitKeyBytes || !row.ok() ||
+            ReadU32(key.substr(kHitBatchKeyBytes)) != commitments.size()) {
+          problem = Error{Code::kCorrupt, "hit " + std::to_string(commitments.size()) +
+                                              " of interval " + std::to_string(ReadU64(batch_key)) +
+                                              " is missing or damaged"};
+          return false;
+        }
+        commitments.push_back(row->commitment);
+        return true;
+      });
+  if (!scanned.ok()) return scanned.error();
+  if (!problem.ok()) return problem.error();
+  return commitments;
+}
+
+Result<HitRecord> Reader::OpenHit(std::string_view hit_key, const HitRow& row) const {
+  const std::string name = "hit " + std::to_string(ReadU32(hit_key.substr(kHitBatchKeyBytes))) +
+                           " of interval " + std::to_string(ReadU64(hit_key));
+  Result<SlotKeys> slot = hits_.Get(row.slot);
+  if (!slot.ok()) return slot.error();
+  const SlotKeys keys = DeriveHitKeys(*slot, hit_key);
+  Result<std::string> bytes = OpenPart(keys.key, ReadU64(hit_key), Part::kHit, row.sealed);
+  if (!bytes.ok()) return Error{Code::kCorrupt, name + " does not decrypt"};
+  if (Commitment(keys.salt, Sha256(*bytes)) != row.commitment) {
+    return Error{Code::kCorrupt, name + " differs from its commitment"};
+  }
+  return ParseHitRecord(*bytes);
+}
+
+Result<Receipt> Reader::FindReceipt(std::string_view request_id) const {
+  Result<std::optional<std::string>> row = kv_.Get(Table::kReceipt, request_id);
+  if (!row.ok()) return row.error();
+  if (!*row) {
+    return Error{Code::kNotFound, "there is no receipt for request " + std::string(request_id)};
+  }
+  Result<ReceiptRow> decoded = DecodeReceiptRow(**row);
+  if (!decoded.ok()) return decoded.error();
+  Receipt receipt;
+  receipt.request_id = std::string(request_id);
+  receipt.tenant = PseudonymText(decoded->pseudonym);
+  if (decoded->hit_key.empty()) {
+    receipt.entry = decoded->entry;
+    return receipt;
+  }
+  Result<std::optional<std::string>> hit_bytes = kv_.Get(Table::kHit, decoded->hit_key);
+  if (!hit_bytes.ok()) return hit_bytes.error();
+  if (!*hit_bytes)
+    return Error{Code::kCorrupt, "the hit of this receipt is missing; run verbatim fsck"};
+  Result<HitRow> hit_row = DecodeHitRow(**hit_bytes);
+  if (!hit_row.ok()) return hit_row.error();
+  Result<HitRecord> hit = OpenHit(decoded->hit_key, *hit_row);
+  if (!hit.ok()) return hit.error();
+  receipt.hit.emplace();
+  receipt.hit->number = ReadU32(std::string_view(decoded->hit_key).substr(kHitBatchKeyBytes));
+  receipt.hit->result = hit->result;
+  receipt.hit->commitment = hit_row->commitment;
+
+  const std::string batch_key = decoded->hit_key.substr(0, kHitBatchKeyBytes);
+  Result<std::optional<std::string>> batch = kv_.Get(Table::kHitBatch, batch_key);
+  if (!batch.ok()) return batch.error();
+  if (!*batch) return receipt;  // pending
+  Result<uint64_t> entry = DecodeU64(**batch);
+  if (!entry.ok()) return entry.error();
+  Result<std::vector<Digest>> commitments = BatchCommitments(batch_key);
+  if (!commitments.ok()) return commitments.error();
+  for (Digest& commitment : *commitments) commitment = LeafHash(AsBytes(commitment));
+  CHECK(receipt.hit->number < commitments->size());
+  receipt.entry = *entry;
+  receipt.hit->count = commitments->size();
+  receipt.hit->path = PathIn(*commitments, receipt.hit->number);
+  return receipt;
+}
+
+}  // namespace verbatim::store

@@ -1,0 +1,61 @@
+// Reads a ledger's tables, and gives nothing out that does not fit its digests. Used by the open
+// Ledger, and on snapshots by fsck and export.
+//
+// Threads: every method may be called from any thread. Borrows everything; owns nothing.
+// Errors: kCorrupt names the entry and what does not fit; kNotFound; kIo.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "store/keyring.h"
+#include "store/keys.h"
+#include "store/kv.h"
+#include "store/ledger.h"
+#include "store/merkle.h"
+#include "store/rows.h"
+
+namespace verbatim::store {
+
+class Reader {
+ public:
+  Reader(const Kv& kv, const Keys& keys, const Keyring& entries, const Keyring& hits)
+      : kv_(kv), keys_(keys), entries_(entries), hits_(hits) {}
+
+  Result<TreeState> ReadTreeState() const;
+  Result<Digest> ReadNode(unsigned level, uint64_t index) const;
+  NodeReader nodes() const {
+    return [this](unsigned level, uint64_t index) { return ReadNode(level, index); };
+  }
+
+  Result<std::string> LeafBytes(uint64_t entry) const;
+  Result<EntryView> Entry(uint64_t entry, bool private_parts) const;
+  // The record, checked against the leaf's commitment. kNotFound where its keys were erased.
+  Result<Record> OpenRecord(uint64_t entry, const Leaf& leaf, const SlotKeys& keys) const;
+  // A payload, checked against the digest that the record holds for it; "" where it holds none.
+  Result<std::string> OpenPayload(uint64_t entry, Part part, const std::optional<Digest>& digest,
+                                  const SlotKeys& keys) const;
+  Result<std::optional<uint64_t>> FindIndex(std::string_view name_space,
+                                            const Digest& fingerprint) const;
+  Result<std::optional<StoredResult>> Lookup(std::string_view name_space,
+                                             const Digest& fingerprint) const;
+  Result<Receipt> FindReceipt(std::string_view request_id) const;
+
+  // Commitments of a batch of hits, by number. kCorrupt where numbers are missing.
+  Result<std::vector<Digest>> BatchCommitments(std::string_view batch_key) const;
+  Result<HitRecord> OpenHit(std::string_view hit_key, const HitRow& row) const;
+
+  const Keyring& entry_keys() const { return entries_; }
+  const Keys& keys() const { return keys_; }
+  const Kv& kv() const { return kv_; }
+
+ private:
+  const Kv& kv_;
+  const Keys& keys_;
+  const Keyring& entries_;
+  const Keyring& hits_;
+};
+
+}  // namespace verbatim::store

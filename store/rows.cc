@@ -1,0 +1,172 @@
+#include "store/rows.h"
+
+#include "base/clock.h"
+#include "base/crypto.h"
+
+namespace verbatim::store {
+namespace {
+
+Error Damaged(const char* what) {
+  return {Code::kCorrupt, std::string("a stored ") + what + " has the wrong form"};
+}
+
+}  // namespace
+
+std::string EncodeTreeState(const TreeState& state) {
+  std::string bytes;
+  AppendU64(bytes, state.tree.size());
+  AppendU64(bytes, static_cast<uint64_t>(state.time));
+  for (const Digest& hash : state.tree.hashes()) bytes += AsBytes(hash);
+  return bytes;
+}
+
+Result<TreeState> DecodeTreeState(std::string_view bytes) {
+  if (bytes.size() < 16 || bytes.size() % 32 != 16) return Damaged("tree state");
+  std::vector<Digest> hashes;
+  for (size_t at = 16; at < bytes.size(); at += 32)
+    hashes.push_back(ToDigest(bytes.substr(at, 32)));
+  Result<CompactRange> tree = CompactRange::Restore(ReadU64(bytes), std::move(hashes));
+  if (!tree.ok()) return tree.error();
+  return TreeState{std::move(*tree), static_cast<int64_t>(ReadU64(bytes.substr(8)))};
+}
+
+std::string NodeKey(unsigned level, uint64_t index) {
+  std::string key(1, static_cast<char>(level));
+  AppendU64(key, index);
+  return key;
+}
+
+std::string EncodeHitCounters(const HitCounters& counters) {
+  std::string bytes;
+  AppendU64(bytes, counters.interval);
+  AppendU64(bytes, counters.slot);
+  return bytes;
+}
+
+Result<HitCounters> DecodeHitCounters(std::string_view bytes) {
+  if (bytes.size() != 16) return Damaged("counter of hits");
+  return HitCounters{ReadU64(bytes), ReadU64(bytes.substr(8))};
+}
+
+std::string PseudonymBytes(std::string_view pseudonym) {
+  if (pseudonym.empty()) return std::string(16, '\0');
+  Result<std::string> bytes = HexDecode(pseudonym);
+  CHECK(bytes.ok() && bytes->size() == 16);
+  return *bytes;
+}
+
+std::string PseudonymText(std::string_view bytes) {
+  if (bytes.find_first_not_of('\0') == std::string_view::npos) return {};
+  return HexEncode(bytes);
+}
+
+std::string HitBatchKey(uint64_t interval, std::string_view pseudonym) {
+  CHECK(pseudonym.size() == 16);
+  std::string key;
+  AppendU64(key, interval);
+  key += pseudonym;
+  return key;
+}
+
+std::string HitKey(uint64_t interval, std::string_view pseudonym, uint32_t number) {
+  std::string key = HitBatchKey(interval, pseudonym);
+  AppendU32(key, number);
+  return key;
+}
+
+std::string EncodeHitRow(const HitRow& row) {
+  std::string bytes;
+  AppendU64(bytes, row.slot);
+  bytes += AsBytes(row.commitment);
+  bytes += row.sealed;
+  return bytes;
+}
+
+Result<HitRow> DecodeHitRow(std::string_view bytes) {
+  if (bytes.size() < 40) return Damaged("hit");
+  return HitRow{ReadU64(bytes), ToDigest(bytes.substr(8, 32)), std::string(bytes.substr(40))};
+}
+
+std::string EncodeHitRecord(const HitRecord& record) {
+  json::Value object = json::Value::MakeObject();
+  object.Set("version", 1);
+  object.Set("kind", KindName(record.kind));
+  object.Set("tenant", record.tenant);
+  object.Set("subject", record.subject);
+  object.Set("key_id", record.key_id);
+  object.Set("request_id", record.request_id);
+  object.Set("result", record.result);
+  object.Set("time", FormatTime(record.time));
+  if (!record.extra.is_null()) object.Set("extra", record.extra);
+  return json::Canonical(object);
+}
+
+Result<HitRecord> ParseHitRecord(std::string_view bytes) {
+  Result<json::Value> object = json::Parse(bytes);
+  if (!object.ok()) return Damaged("hit record");
+  HitRecord record;
+  std::string kind, time;
+  for (const auto& [name, text] :
+       {std::pair("kind", &kind), std::pair("tenant", &record.tenant),
+        std::pair("subject", &record.subject), std::pair("key_id", &record.key_id),
+        std::pair("request_id", &record.request_id), std::pair("time", &time)}) {
+    const json::Value* value = object->Find(name);
+    if (!value || !value->is_string()) return Damaged("hit record");
+    *text = value->as_string();
+  }
+  const json::Value* version = object->Find("version");
+  const json::Value* result = object->Find("result");
+  if (!version || version->AsUint64() != 1 || !result || !result->AsUint64()) {
+    return Damaged("hit record");
+  }
+  record.result = *result->AsUint64();
+  Result<Kind> parsed_kind = ParseKind(kind);
+  Result<int64_t> parsed_time = ParseTime(time);
+  if (!parsed_kind.ok() || !parsed_time.ok()) return Damaged("hit record");
+  record.kind = *parsed_kind;
+  record.time = *parsed_time;
+  if (const json::Value* extra = object->Find("extra")) record.extra = *extra;
+  return record;
+}
+
+SlotKeys DeriveHitKeys(const SlotKeys& slot, std::string_view hit_key) {
+  const std::string suffix(hit_key);
+  return {std::string(AsBytes(HmacSha256(slot.key, "verbatim-hit-key-1" + suffix))),
+          std::string(AsBytes(HmacSha256(slot.salt, "verbatim-hit-salt-1" + suffix)))};
+}
+
+std::string EncodeReceiptRow(const ReceiptRow& row) {
+  CHECK(row.pseudonym.size() == 16);
+  std::string bytes = row.hit_key.empty() ? "E" : "H";
+  bytes += row.pseudonym;
+  bytes += row.hit_key.empty() ? EncodeU64(row.entry) : row.hit_key;
+  return bytes;
+}
+
+Result<ReceiptRow> DecodeReceiptRow(std::string_view bytes) {
+  if (bytes.size() < 17) return Damaged("receipt");
+  ReceiptRow row;
+  row.pseudonym = std::string(bytes.substr(1, 16));
+  const std::string_view rest = bytes.substr(17);
+  if (bytes[0] == 'E' && rest.size() == 8) {
+    row.entry = ReadU64(rest);
+  } else if (bytes[0] == 'H' && rest.size() == kHitKeyBytes) {
+    row.hit_key = std::string(rest);
+  } else {
+    return Damaged("receipt");
+  }
+  return row;
+}
+
+std::string EncodeU64(uint64_t value) {
+  std::string bytes;
+  AppendU64(bytes, value);
+  return bytes;
+}
+
+Result<uint64_t> DecodeU64(std::string_view bytes) {
+  if (bytes.size() != 8) return Damaged("number");
+  return ReadU64(bytes);
+}
+
+}  // namespace verbatim::store

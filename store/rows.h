@@ -1,0 +1,86 @@
+// The bytes of the tables' rows that are not leaves or sealed blobs (store/FORMAT.md). Values only.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/json.h"
+#include "base/result.h"
+#include "store/keyring.h"
+#include "store/merkle.h"
+#include "store/records.h"
+
+namespace verbatim::store {
+
+inline constexpr std::string_view kFormatVersion = "1";
+
+// Keys of Table::kMeta.
+inline constexpr char kMetaFormat[] = "format";      // kFormatVersion
+inline constexpr char kMetaOrigin[] = "origin";      // text
+inline constexpr char kMetaTree[] = "tree";          // TreeState
+inline constexpr char kMetaInterval[] = "interval";  // HitCounters
+
+struct TreeState {
+  CompactRange tree;
+  int64_t time = 0;  // of the last leaf
+};
+std::string EncodeTreeState(const TreeState& state);
+Result<TreeState> DecodeTreeState(std::string_view bytes);
+
+std::string NodeKey(unsigned level, uint64_t index);
+
+// Rows of a hit interval below the durable `interval` are closed; slots below `slot` are used.
+struct HitCounters {
+  uint64_t interval = 0, slot = 0;
+};
+std::string EncodeHitCounters(const HitCounters& counters);
+Result<HitCounters> DecodeHitCounters(std::string_view bytes);
+
+// A tenant pseudonym as 16 bytes; zeros for the server itself.
+std::string PseudonymBytes(std::string_view pseudonym);
+std::string PseudonymText(std::string_view bytes);
+
+// (interval, pseudonym) is a batch of hits; with a number it is one hit.
+std::string HitBatchKey(uint64_t interval, std::string_view pseudonym);
+std::string HitKey(uint64_t interval, std::string_view pseudonym, uint32_t number);
+inline constexpr size_t kHitBatchKeyBytes = 8 + 16, kHitKeyBytes = kHitBatchKeyBytes + 4;
+
+struct HitRow {
+  uint64_t slot = 0;  // of the hits' keyring: one per interval, tenant and subject
+  Digest commitment{};
+  std::string sealed;
+};
+std::string EncodeHitRow(const HitRow& row);
+Result<HitRow> DecodeHitRow(std::string_view bytes);
+
+// What a hit's trace says, private.
+struct HitRecord {
+  Kind kind = Kind::kHit;
+  std::string tenant, subject, key_id, request_id;
+  uint64_t result = 0;
+  int64_t time = 0;
+  json::Value extra;
+};
+std::string EncodeHitRecord(const HitRecord& record);
+Result<HitRecord> ParseHitRecord(std::string_view bytes);
+
+// Key and salt of one hit, derived from its slot's.
+SlotKeys DeriveHitKeys(const SlotKeys& slot, std::string_view hit_key);
+
+// A receipt's row: an entry, or a hit of a batch.
+struct ReceiptRow {
+  std::string pseudonym;  // 16 bytes
+  uint64_t entry = 0;     // where hit_key is empty
+  std::string hit_key;
+};
+std::string EncodeReceiptRow(const ReceiptRow& row);
+Result<ReceiptRow> DecodeReceiptRow(std::string_view bytes);
+
+std::string EncodeU64(uint64_t value);
+Result<uint64_t> DecodeU64(std::string_view bytes);
+
+}  // namespace verbatim::store
