@@ -221,10 +221,11 @@ std::string GatewayImpl::NotServing() const {
 }
 
 Router GatewayImpl::MakeRouter() {
-  metrics_.AddGauge("connections", "Open client connections.",
-                    [this] { return static_cast<double>(server_->open_connections()); });
+  metrics_.AddGauge("connections", "Open client connections.", [server = server_.get()] {
+    return static_cast<double>(server->open_connections());
+  });
   metrics_.AddGauge("requests_running", "HTTP requests that are being answered.",
-                    [this] { return static_cast<double>(server_->running()); });
+                    [server = server_.get()] { return static_cast<double>(server->running()); });
   Router router;
   pipeline_->AddRoutes(router);
   OperatorApiOptions options;
