@@ -69,8 +69,9 @@ class PackedMatrix {
   const float* scale() const { return scale_.data(); }  // [N rounded up to 16]
   const float* bias() const { return bias_.data(); }    // [N rounded up to 16], where has_bias()
 
-  // For tests and the embedding: the integers of the specification. D, M: WB kinds only.
-  int32_t Code(size_t n, size_t k) const;  // q, signed as in the specification
+  // The integers of the specification: q of row n in block k/32 (zeros beyond K), and D and M of
+  // that block (WB kinds only).
+  void Codes(size_t n, size_t block, int32_t q[kBlock]) const;
   int32_t D(size_t n, size_t block) const;
   int32_t M(size_t n, size_t block) const;
 

@@ -2,6 +2,7 @@
 // depends on logits, parameters and the draw alone.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -34,16 +35,16 @@ struct TokenBias {
 void ApplyPenalties(std::span<float> logits, std::span<const SeenToken> seen, float repetition,
                     float frequency, float presence, std::span<const TokenBias> bias);
 
-// What Sample needs besides its input; one per thread, reused.
-class SamplingScratch {
- public:
+// What Sample needs besides its input; one per thread, reused. Contents mean nothing between calls.
+struct SamplingScratch {
+  static constexpr size_t kBuckets = 4096;
   void Resize(size_t vocab);  // allocates only to grow
 
- private:
-  friend struct Sampler;
-  AlignedVector<uint32_t> weight_;
-  AlignedVector<uint16_t> bucket_;
-  AlignedVector<uint64_t> sorted_;
+  AlignedVector<uint32_t> weight;  // [vocab]
+  AlignedVector<uint16_t> bucket;  // [vocab]
+  AlignedVector<uint64_t> sorted;  // [vocab]
+  std::array<uint32_t, kBuckets> count;
+  std::array<uint64_t, kBuckets> sum;
 };
 
 struct SampledToken {
