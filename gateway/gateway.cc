@@ -211,7 +211,7 @@ Status GatewayImpl::BuildPipeline(const policies::Config& config) {
   const Status software = policies::CheckSoftware(config.policy, manifest_.value);
   if (!software.ok()) locked_ = options.locked = software.error().message;
   pipeline_ = std::make_unique<Pipeline>(std::move(options));
-  return Status();
+  return pipeline_->RecordConfiguration();
 }
 
 std::string GatewayImpl::NotServing() const {

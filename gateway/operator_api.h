@@ -18,16 +18,17 @@ class Metrics;
 struct Manifest;
 
 struct OperatorApiOptions {
-  const store::Ledger* ledger = nullptr;  // these three outlive the server
+  store::Ledger* ledger = nullptr;  // these three outlive the server
   const Manifest* manifest = nullptr;
   Metrics* metrics = nullptr;
   // Empty while generation is served, else why it is not ("the model is still being loaded").
   std::function<std::string()> not_serving;
 };
 
-// GET /verbatim/v1/receipts/{request id}: status, entry and everything to check it; "pending"
-//       while a hit's interval or the checkpoint is still open.
-// GET /verbatim/v1/entries/{n}: leaf and record; request and answer with ?payload=1 only.
+// GET /verbatim/v1/receipts/{request id}: status, entry and everything to check it; "pending" while
+//       a hit's interval is open (?wait=SECONDS, 10 at most, waits for it).
+// GET /verbatim/v1/entries/{n}: leaf and record; request and answer with ?payload=1 only, which
+//       leaves an entry of its own (kind "viewed").
 // GET /verbatim/v1/entries/{n}/proof, /verbatim/v1/log, /verbatim/v1/manifest, /log/checkpoint,
 //       /metrics, /healthz (200 once generation is served), /readyz.
 void AddOperatorRoutes(Router& router, OperatorApiOptions options);

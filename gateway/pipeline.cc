@@ -600,6 +600,22 @@ Pipeline::Pipeline(PipelineOptions options) : state_(std::make_unique<State>(std
 
 Pipeline::~Pipeline() { Drain(); }
 
+Status Pipeline::RecordConfiguration() {
+  store::AppendRequest entry;
+  entry.kind = Kind::kConfiguration;
+  entry.manifest = state_->manifest;
+  entry.outcome = state_->options.locked.empty() ? "ok" : "software_lock";
+  entry.detail = json::Value::MakeObject();
+  entry.detail.Set("policy", state_->policy_digest);
+  json::Value body = json::Value::MakeObject();
+  body.Set("manifest", state_->options.manifest->value);
+  body.Set("policy", ToJson(*state_->options.policy));
+  if (!state_->options.locked.empty()) body.Set("locked", state_->options.locked);
+  entry.response = json::Canonical(body);
+  auto appended = state_->ledger.Append(std::move(entry));
+  return appended.ok() ? Status() : Status(appended.error());
+}
+
 void Pipeline::AddRoutes(Router& router) {
   State* state = state_.get();
   const auto client = static_cast<uint8_t>(Role::kClient);

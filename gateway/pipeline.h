@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
 #include "gateway/backend.h"
 #include "gateway/http.h"
 
@@ -53,6 +54,10 @@ class Pipeline {
   ~Pipeline();
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
+
+  // Puts manifest and policy into the ledger, as an entry of the server's own: outcome "ok", or
+  // "software_lock" where the lock does not hold. Blocks; once, before serving.
+  Status RecordConfiguration();
 
   // POST /v1/chat/completions, POST /v1/completions, GET /v1/models, GET /v1/models/{}.
   void AddRoutes(Router& router);

@@ -1,0 +1,305 @@
+#include "gateway/operator_api.h"
+
+#include <algorithm>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/this_coro.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <charconv>
+#include <chrono>
+#include <utility>
+
+#include "base/json.h"
+#include "gateway/manifest.h"
+#include "gateway/metrics.h"
+#include "gateway/wakeup.h"
+#include "store/ledger.h"
+
+namespace verbatim::gateway {
+
+namespace asio = boost::asio;
+using std::chrono::milliseconds;
+
+namespace {
+
+// How long a receipt waits for the checkpoint that is about to be published, and how often it
+// looks.
+constexpr milliseconds kCheckpointWait{1'000};
+constexpr milliseconds kPoll{20};
+constexpr milliseconds kLongestWait{10'000};
+
+HttpError FromStore(const Error& error) {
+  HttpError http;
+  http.message = error.message;
+  switch (error.code) {
+    case Code::kNotFound:
+      http.status = 404;
+      http.code = "not_found";
+      break;
+    case Code::kUnavailable:
+      http.status = 503;
+      http.code = "pending";
+      http.headers.emplace_back("retry-after", "1");
+      break;
+    default:
+      http.status = 500;
+      http.code = CodeName(error.code);
+  }
+  return http;
+}
+
+std::optional<uint64_t> ParseNumber(std::string_view text) {
+  uint64_t n = 0;
+  const char* end = text.data() + text.size();
+  auto [at, error] = std::from_chars(text.data(), end, n);
+  if (text.empty() || error != std::errc() || at != end) return std::nullopt;
+  return n;
+}
+
+// The value of `name` in a query string, undecoded: only numbers are taken here.
+std::optional<uint64_t> QueryNumber(std::string_view query, std::string_view name) {
+  while (!query.empty()) {
+    const size_t end = std::min(query.find('&'), query.size());
+    const std::string_view item = query.substr(0, end);
+    if (item.size() > name.size() && item.substr(0, name.size()) == name &&
+        item[name.size()] == '=') {
+      return ParseNumber(item.substr(name.size() + 1));
+    }
+    query.remove_prefix(std::min(end + 1, query.size()));
+  }
+  return std::nullopt;
+}
+
+json::Value HashList(const std::vector<Digest>& hashes) {
+  json::Value list = json::Value::MakeArray();
+  for (const Digest& hash : hashes) list.Append(HexEncode(hash));
+  return list;
+}
+
+json::Value ProofJson(const store::EntryProof& proof) {
+  json::Value v = json::Value::MakeObject();
+  v.Set("index", proof.entry);
+  v.Set("tree_size", proof.size);
+  v.Set("leaf_hash", HexEncode(proof.leaf_hash));
+  v.Set("hashes", HashList(proof.path));
+  v.Set("checkpoint", proof.checkpoint);
+  return v;
+}
+
+// JSON that the store wrote, as a value.
+json::Value Reparse(const std::string& text) {
+  auto value = json::Parse(text);
+  return value.ok() ? *std::move(value) : json::Value();
+}
+
+// What the entry whose answer was served says of the answer.
+void AddResult(json::Value& v, const store::EntryView& result) {
+  if (!result.record) return;
+  if (result.record->fingerprint) v.Set("fingerprint", HexEncode(*result.record->fingerprint));
+  if (result.record->output_digest) {
+    v.Set("output_digest", HexEncode(*result.record->output_digest));
+  }
+}
+
+class OperatorApi {
+ public:
+  explicit OperatorApi(OperatorApiOptions options) : options_(std::move(options)) {}
+
+  asio::awaitable<void> Receipt(const Request& http, ResponseSink& sink) const {
+    const auto wait = milliseconds(1000 * QueryNumber(http.query, "wait").value_or(0));
+    const auto now = std::chrono::steady_clock::now();
+    const auto until_hits = now + std::min(wait, kLongestWait);
+    const auto until_checkpoint = now + std::max(std::min(wait, kLongestWait), kCheckpointWait);
+    asio::steady_timer timer(co_await asio::this_coro::executor);
+    for (;;) {
+      auto body = MakeReceipt(http);
+      if (!body.ok()) co_return co_await Fail(sink, body.error());
+      const json::Value* status = body->Find("status");
+      const bool final = status->as_string() != "pending";
+      const bool entry = body->Find("entry") != nullptr;
+      const auto until = entry ? until_checkpoint : until_hits;
+      if (final || std::chrono::steady_clock::now() >= until) {
+        co_return co_await SendJson(sink, *body);
+      }
+      timer.expires_after(kPoll);
+      co_await timer.async_wait(asio::use_awaitable);
+    }
+  }
+
+  asio::awaitable<void> Entry(const Request& http, ResponseSink& sink) const {
+    auto entry = ParseNumber(http.params.at(0));
+    if (!entry) co_return co_await Fail(sink, NoSuchEntry(http.params.at(0)));
+    const bool payload = QueryNumber(http.query, "payload").value_or(0) != 0;
+    auto view = options_.ledger->Entry(*entry, true);
+    if (!view.ok()) co_return co_await Fail(sink, view.error());
+    json::Value v = json::Value::MakeObject();
+    v.Set("entry", view->entry);
+    v.Set("leaf", Base64Encode(view->leaf_bytes));
+    v.Set("leaf_json", Reparse(view->leaf_bytes));
+    v.Set("record", view->record ? Reparse(store::EncodeRecord(*view->record)) : json::Value());
+    if (payload) {
+      // Whoever looks at a prompt or an answer leaves a trace before seeing it.
+      if (Status s = co_await RecordView(http, *entry); !s.ok()) {
+        co_return co_await Fail(sink, s.error());
+      }
+      v.Set("request", Base64Encode(view->request));
+      v.Set("response", Base64Encode(view->response));
+      v.Set("trace", Base64Encode(view->trace));
+    }
+    co_await SendJson(sink, v);
+  }
+
+  asio::awaitable<void> Proof(const Request& http, ResponseSink& sink) const {
+    auto entry = ParseNumber(http.params.at(0));
+    if (!entry) co_return co_await Fail(sink, NoSuchEntry(http.params.at(0)));
+    auto proof = options_.ledger->Proof(*entry);
+    if (!proof.ok()) co_return co_await Fail(sink, proof.error());
+    co_await SendJson(sink, ProofJson(*proof));
+  }
+
+  asio::awaitable<void> Log(ResponseSink& sink) const {
+    const auto log = options_.ledger->Log();
+    json::Value v = json::Value::MakeObject();
+    v.Set("origin", log.origin);
+    v.Set("vkey", log.vkey);
+    co_await SendJson(sink, v);
+  }
+
+  asio::awaitable<void> Checkpoint(ResponseSink& sink) const {
+    co_await SendText(sink, 200, options_.ledger->Checkpoint());
+  }
+
+  asio::awaitable<void> ShowManifest(ResponseSink& sink) const {
+    Headers headers;
+    headers.emplace_back("Verbatim-Manifest", HexEncode(options_.manifest->digest));
+    (void)co_await sink.SendWhole(200, std::move(headers), options_.manifest->canonical);
+  }
+
+  asio::awaitable<void> ShowMetrics(ResponseSink& sink) const {
+    Headers headers;
+    headers.emplace_back("content-type", "text/plain; version=0.0.4; charset=utf-8");
+    (void)co_await sink.SendWhole(200, std::move(headers), options_.metrics->Render());
+  }
+
+  asio::awaitable<void> Health(ResponseSink& sink) const {
+    const std::string why_not = options_.not_serving();
+    co_await SendText(sink, why_not.empty() ? 200 : 503,
+                      why_not.empty() ? "ok\n" : "not serving: " + why_not + "\n");
+  }
+
+ private:
+  static Error NoSuchEntry(const std::string& text) {
+    return {Code::kNotFound, "entry \"" + text + "\": entries are numbered from 0"};
+  }
+
+  static asio::awaitable<void> SendJson(ResponseSink& sink, const json::Value& value) {
+    Headers headers;
+    (void)co_await sink.SendWhole(200, std::move(headers), json::Serialize(value) + "\n");
+  }
+
+  static asio::awaitable<void> SendText(ResponseSink& sink, int status, std::string text) {
+    Headers headers;
+    headers.emplace_back("content-type", "text/plain; charset=utf-8");
+    (void)co_await sink.SendWhole(status, std::move(headers), std::move(text));
+  }
+
+  static asio::awaitable<void> Fail(ResponseSink& sink, Error error) {
+    (void)co_await SendError(sink, FromStore(error));
+  }
+
+  asio::awaitable<Status> RecordView(const Request& http, uint64_t entry) const {
+    store::AppendRequest viewed;
+    viewed.kind = store::Kind::kViewed;
+    viewed.manifest = HexEncode(options_.manifest->digest);
+    viewed.references.push_back({"viewed", entry});
+    viewed.record.tenant = http.principal.tenant;
+    viewed.record.subject = http.principal.subject;
+    viewed.record.key_id = http.principal.key_id;
+    viewed.record.request_id = http.id;
+    auto appended = co_await AwaitCallback<Result<store::Appended>>(
+        [&](std::function<void(Result<store::Appended>)> done) {
+          options_.ledger->AppendAsync(std::move(viewed), std::move(done));
+        });
+    if (!appended.ok()) co_return appended.error();
+    co_return Status();
+  }
+
+  // "status" is "committed", or "pending" while the entry or its checkpoint is not there yet.
+  Result<json::Value> MakeReceipt(const Request& http) const {
+    const store::Ledger& ledger = *options_.ledger;
+    const std::string& id = http.params.at(0);
+    auto receipt = ledger.FindReceipt(id);
+    if (!receipt.ok()) return receipt.error();
+    const bool own = receipt->tenant == ledger.Pseudonym(http.principal.tenant);
+    if (!own && !http.principal.Has(Role::kAuditor)) {
+      return Error{Code::kNotFound, "no receipt of this request id"};
+    }
+    json::Value v = json::Value::MakeObject();
+    v.Set("request_id", id);
+    v.Set("status", "pending");
+    v.Set("tenant", receipt->tenant);
+    if (!receipt->entry) return v;
+
+    auto entry = ledger.Entry(*receipt->entry, true);
+    if (!entry.ok()) return entry.error();
+    v.Set("entry", *receipt->entry);
+    v.Set("kind", store::KindName(entry->leaf.kind));
+    v.Set("outcome", entry->leaf.outcome);
+    v.Set("leaf", Base64Encode(entry->leaf_bytes));
+    if (receipt->hit) {
+      const store::Receipt::Hit& hit = *receipt->hit;
+      auto result = ledger.Entry(hit.result, true);
+      if (!result.ok()) return result.error();
+      AddResult(v, *result);
+      json::Value h = json::Value::MakeObject();
+      h.Set("result", hit.result);
+      h.Set("number", hit.number);
+      h.Set("count", hit.count);
+      h.Set("commitment", HexEncode(hit.commitment));
+      h.Set("hashes", HashList(hit.path));
+      v.Set("hit", std::move(h));
+    } else {
+      AddResult(v, *entry);
+    }
+    auto proof = ledger.Proof(*receipt->entry);
+    if (!proof.ok() && proof.error().code != Code::kUnavailable) return proof.error();
+    if (proof.ok()) {
+      v.Set("status", "committed");
+      v.Set("leaf_hash", HexEncode(proof->leaf_hash));
+      v.Set("proof", ProofJson(*proof));
+      v.Set("checkpoint", proof->checkpoint);
+    }
+    return v;
+  }
+
+  OperatorApiOptions options_;
+};
+
+}  // namespace
+
+void AddOperatorRoutes(Router& router, OperatorApiOptions options) {
+  const auto api = std::make_shared<const OperatorApi>(std::move(options));
+  const auto client = static_cast<uint8_t>(Role::kClient);
+  const auto op = static_cast<uint8_t>(Role::kOperator);
+  const auto auditor = static_cast<uint8_t>(Role::kAuditor);
+  const auto get = [&](const char* pattern, uint8_t roles, Handler handler) {
+    router.Add({"GET", pattern, roles, std::move(handler)});
+  };
+  get("/verbatim/v1/receipts/{}", client | auditor,
+      [api](const Request& http, ResponseSink& sink) { return api->Receipt(http, sink); });
+  get("/verbatim/v1/entries/{}", auditor,
+      [api](const Request& http, ResponseSink& sink) { return api->Entry(http, sink); });
+  get("/verbatim/v1/entries/{}/proof", auditor,
+      [api](const Request& http, ResponseSink& sink) { return api->Proof(http, sink); });
+  get("/verbatim/v1/log", auditor | op | client,
+      [api](const Request&, ResponseSink& sink) { return api->Log(sink); });
+  get("/log/checkpoint", auditor,
+      [api](const Request&, ResponseSink& sink) { return api->Checkpoint(sink); });
+  get("/verbatim/v1/manifest", auditor | op | client,
+      [api](const Request&, ResponseSink& sink) { return api->ShowManifest(sink); });
+  get("/metrics", op, [api](const Request&, ResponseSink& sink) { return api->ShowMetrics(sink); });
+  for (const char* path : {"/healthz", "/readyz"}) {
+    get(path, 0, [api](const Request&, ResponseSink& sink) { return api->Health(sink); });
+  }
+}
+
+}  // namespace verbatim::gateway
