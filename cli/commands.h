@@ -8,5 +8,6 @@
 namespace verbatim::cli {
 
 // Commands, in the order of the help.
+void AddGenerate(CLI::App& app);
 
 }  // namespace verbatim::cli

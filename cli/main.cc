@@ -20,6 +20,7 @@ int Run(int argc, char** argv) {
   app.set_version_flag("--version", VERBATIM_VERSION);
   app.require_subcommand(1);
   // The commands, in the order of the help.
+  verbatim::cli::AddGenerate(app);
 
   app.failure_message([](const CLI::App* a, const CLI::Error& e) {
     std::string path = a->get_name();
