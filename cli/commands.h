@@ -8,6 +8,8 @@
 namespace verbatim::cli {
 
 // Commands, in the order of the help.
+void AddFsck(CLI::App& app);
+void AddServe(CLI::App& app);
 void AddGenerate(CLI::App& app);
 
 }  // namespace verbatim::cli

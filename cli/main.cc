@@ -20,6 +20,8 @@ int Run(int argc, char** argv) {
   app.set_version_flag("--version", VERBATIM_VERSION);
   app.require_subcommand(1);
   // The commands, in the order of the help.
+  verbatim::cli::AddFsck(app);
+  verbatim::cli::AddServe(app);
   verbatim::cli::AddGenerate(app);
 
   app.failure_message([](const CLI::App* a, const CLI::Error& e) {

@@ -93,7 +93,7 @@ class Kv {
   virtual Status Snapshot(const std::string& directory) = 0;
 
   // Reads every file and compares it with its checksum (fsck --deep).
-  virtual Status VerifyFiles() = 0;
+  virtual Status VerifyFiles() const = 0;
 };
 
 // The first key that is greater than every key with this prefix; empty where there is none.

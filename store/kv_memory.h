@@ -36,7 +36,7 @@ class KvMemory : public Kv {
   Status Recover() override;
   // kUnsupported: there are no files.
   Status Snapshot(const std::string& directory) override;
-  Status VerifyFiles() override { return {}; }
+  Status VerifyFiles() const override { return {}; }
 
  private:
   using Key = std::pair<Table, std::string>;

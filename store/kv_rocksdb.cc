@@ -185,7 +185,7 @@ class KvRocksDb : public Kv {
     return {};
   }
 
-  Status VerifyFiles() override {
+  Status VerifyFiles() const override {
     std::shared_lock lock(mutex_);
     if (!db_) return Closed();
     rocksdb::Status status = db_->VerifyFileChecksums(rocksdb::ReadOptions());

@@ -165,19 +165,28 @@ Result<std::unique_ptr<Ledger>> Ledger::Open(DataFolder folder, LedgerOptions op
   }
   s.reader = std::make_unique<Reader>(*s.kv, s.keys, *s.entry_keys, *s.hit_keys);
 
-  uint64_t kept_size = 0;
   if (Status opened = OpenFormat(*s.kv, log_key.name); !opened.ok()) return opened.error();
   Result<TreeState> tree = s.reader->ReadTreeState();
   if (!tree.ok()) return tree.error();
-  if (kept_note.ok()) {
-    Result<TreeHead> kept = OpenCheckpoint(*kept_note, log_key);
-    if (!kept.ok()) {
-      return Error{Code::kFailedPrecondition, s.folder.checkpoint() + ": " + kept.error().message +
-                                                  "; restore it from a backup"};
+  if (!kept_note.ok()) {
+    if (tree->tree.size() > 0) {
+      return Error{Code::kFailedPrecondition, s.folder.checkpoint() +
+                                                  " is missing although there are entries; restore "
+                                                  "it from a backup of this log"};
     }
-    if (Status fits = s.CheckAgainst(*kept, *tree); !fits.ok()) return fits.error();
-    kept_size = kept->size;
+    // Kept before the first entry, so that a log without a checkpoint is always damage.
+    const TreeHead empty{log_key.name, 0, EmptyRoot(), ""};
+    kept_note = SignNote(FormatCheckpoint(empty), *s.keys.signer);
+    if (!kept_note.ok()) return kept_note.error();
+    Status written = WriteFileDurably(s.folder.checkpoint(), *kept_note);
+    if (!written.ok()) return written.error();
   }
+  Result<TreeHead> kept = OpenCheckpoint(*kept_note, log_key);
+  if (!kept.ok()) {
+    return Error{Code::kFailedPrecondition, s.folder.checkpoint() + ": " + kept.error().message +
+                                                "; restore it from a backup"};
+  }
+  if (Status fits = s.CheckAgainst(*kept, *tree); !fits.ok()) return fits.error();
   if (s.entry_keys->End() < tree->tree.size()) {
     return Error{Code::kFailedPrecondition, "the keyring is older than the database: restore " +
                                                 s.folder.keyring() + " from the same backup"};
@@ -196,8 +205,8 @@ Result<std::unique_ptr<Ledger>> Ledger::Open(DataFolder folder, LedgerOptions op
   }
 
   s.publisher = std::make_unique<Publisher>(
-      *s.keys.signer, s.folder.checkpoint(), s.options.publish_interval_micros,
-      kept_note.ok() ? *kept_note : "", kept_size, [&s](uint64_t size) {
+      *s.keys.signer, s.folder.checkpoint(), s.options.publish_interval_micros, *kept_note,
+      kept->size, [&s](uint64_t size) {
         for (const auto& [ring, next] : {std::pair(s.entry_keys.get(), size),
                                          std::pair(s.hit_keys.get(), s.hits->counters().slot)}) {
           const Status made = ring->Prepare(next + Keyring::kSlotsPerSegment / 2);
@@ -211,9 +220,7 @@ Result<std::unique_ptr<Ledger>> Ledger::Open(DataFolder folder, LedgerOptions op
   sequencing.now = s.options.now;
   sequencing.committed = [&s](const TreeState& durable) { s.publisher->Notify(durable); };
   sequencing.recovered = [&s](const TreeState& stored) -> Status {
-    const std::string note = s.publisher->newest().note;
-    if (note.empty()) return {};
-    Result<TreeHead> published = OpenCheckpoint(note, s.keys.signer->key());
+    Result<TreeHead> published = OpenCheckpoint(s.publisher->newest().note, s.keys.signer->key());
     if (!published.ok()) return published.error();
     return s.CheckAgainst(*published, stored);
   };

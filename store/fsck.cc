@@ -1,0 +1,538 @@
+#include "store/fsck.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/crypto.h"
+#include "store/checkpoint.h"
+#include "store/control.h"
+#include "store/data_folder.h"
+#include "store/kv_rocksdb.h"
+
+namespace verbatim::store {
+namespace {
+
+// One pass over the leaves, then one over each table that points back at them.
+class Checker {
+ public:
+  Checker(const Reader& reader, const FsckOptions& options)
+      : reader_(reader), kv_(reader.kv()), options_(options) {}
+
+  Result<FsckReport> Run(const std::optional<std::string>& kept_checkpoint) {
+    ReadCheckpoint(kept_checkpoint);
+    if (Status status = CheckMeta(); !status.ok()) return status.error();
+    for (const auto step : {&Checker::CheckEntries, &Checker::CheckTreeState,
+                            &Checker::CheckStrayRows, &Checker::CheckIndex, &Checker::CheckReceipts,
+                            &Checker::CheckTenants, &Checker::CheckHits}) {
+      if (Status status = (this->*step)(); !status.ok()) return status.error();
+    }
+    CheckErasures();
+    if (options_.deep) {
+      const Status files = kv_.VerifyFiles();
+      if (!files.ok()) Find("file", std::nullopt, files.error().message);
+    }
+    return std::move(report_);
+  }
+
+ private:
+  void Find(const char* kind, std::optional<uint64_t> entry, std::string what) {
+    if (report_.findings.size() < kMaxFindings) {
+      report_.findings.push_back({kind, entry, std::move(what)});
+    } else {
+      ++report_.findings_omitted;
+    }
+  }
+
+  // An error that stops the check (the disk does not read), or a finding.
+  Status Note(const char* kind, std::optional<uint64_t> entry, const Error& error) {
+    if (error.code == Code::kIo) return error;
+    Find(kind, entry, error.message);
+    return {};
+  }
+
+  void ReadCheckpoint(const std::optional<std::string>& note) {
+    if (!note) return Find("checkpoint", std::nullopt, "the checkpoint file is missing");
+    Result<TreeHead> head = OpenCheckpoint(*note, reader_.keys().signer->key());
+    if (!head.ok()) {
+      return Find("checkpoint", std::nullopt, "the checkpoint file: " + head.error().message);
+    }
+    head_ = std::move(*head);
+    report_.checkpoint_size = head_->size;
+  }
+
+  Status CheckMeta() {
+    const std::string& origin = reader_.keys().signer->key().name;
+    for (const auto& [key, want] :
+         {std::pair(kMetaFormat, std::string(kFormatVersion)), std::pair(kMetaOrigin, origin)}) {
+      Result<std::optional<std::string>> row = kv_.Get(Table::kMeta, key);
+      if (!row.ok()) return row.error();
+      if (*row != want) {
+        Find("meta", std::nullopt,
+             std::string(key) + " is " + row->value_or("missing") + ", and should be " + want);
+      }
+    }
+    Result<TreeState> state = reader_.ReadTreeState();
+    if (state.ok()) {
+      stored_ = std::move(*state);
+    } else if (Status noted = Note("tree", std::nullopt, state.error()); !noted.ok()) {
+      return noted;
+    }
+    if (head_ && stored_ && head_->size > stored_->tree.size()) {
+      Find("checkpoint", stored_->tree.size(),
+           "entries " + std::to_string(stored_->tree.size()) + " to " +
+               std::to_string(head_->size - 1) +
+               " are missing: a published checkpoint covers them, the database does not hold them");
+    }
+    return {};
+  }
+
+  Status CheckEntries() {
+    Status problem;
+    const Status scanned =
+        kv_.Scan(Table::kLeaf, "", "", [&](std::string_view key, std::string_view bytes) {
+          if (key.size() != 8) {
+            Find("leaf", std::nullopt, "a leaf's key has the wrong length");
+            return true;
+          }
+          const uint64_t entry = ReadU64(key);
+          if (stored_ && entry >= stored_->tree.size()) {
+            Find("leaf", entry, "a leaf beyond the end of the log");
+            return true;
+          }
+          for (uint64_t missing = tree_.size(); missing < entry; ++missing) {
+            Find("leaf", missing, "its leaf is missing");
+            if (report_.findings_omitted > 0) return false;
+            problem = AppendLeafHash(MissingHash(missing));
+            if (!problem.ok()) return false;
+          }
+          problem = CheckEntry(entry, bytes);
+          if (options_.progress) options_.progress(entry + 1, stored_ ? stored_->tree.size() : 0);
+          return problem.ok();
+        });
+    if (!scanned.ok()) return Note("leaf", std::nullopt, scanned.error());
+    if (!problem.ok()) return problem;
+    if (stored_ && tree_.size() < stored_->tree.size()) {
+      Find("leaf", tree_.size(),
+           "the log's tail is missing: the tree has " + std::to_string(stored_->tree.size()) +
+               " entries, leaves end at " + std::to_string(tree_.size()));
+    }
+    report_.entries = tree_.size();
+    report_.root = tree_.Root();
+    return {};
+  }
+
+  // Stands in for a leaf that is gone, so that the others keep their places.
+  Digest MissingHash(uint64_t entry) {
+    Result<Digest> stored = reader_.ReadNode(0, entry);
+    return stored.ok() ? *stored : Digest{};
+  }
+
+  Status AppendLeafHash(const Digest& hash) {
+    std::vector<Node> completed;
+    const uint64_t entry = tree_.size();
+    tree_.Append(hash, &completed);
+    for (const Node& node : completed) {
+      Result<Digest> stored = reader_.ReadNode(node.level, node.index);
+      if (!stored.ok()) {
+        if (Status noted = Note("node", entry, stored.error()); !noted.ok()) return noted;
+      } else if (*stored != node.hash) {
+        Find("node", entry,
+             "tree node (level " + std::to_string(node.level) + ", index " +
+                 std::to_string(node.index) + ") is not the hash of its leaves");
+      }
+    }
+    nodes_ += completed.size();
+    if (head_ && tree_.size() == head_->size && tree_.Root() != head_->root) {
+      Find("checkpoint", std::nullopt,
+           "the root of the first " + std::to_string(head_->size) +
+               " entries is not the one in the signed checkpoint");
+    }
+    return {};
+  }
+
+  Status CheckEntry(uint64_t entry, std::string_view bytes) {
+    if (Status status = AppendLeafHash(LeafHash(bytes)); !status.ok()) return status;
+    Result<Leaf> leaf = ParseLeaf(bytes);
+    if (!leaf.ok()) return Note("leaf", entry, leaf.error());
+    CheckLeaf(entry, *leaf);
+
+    Result<SlotKeys> keys = reader_.entry_keys().Get(entry);
+    if (!keys.ok() && keys.error().code == Code::kNotFound) {
+      without_keys_.insert(entry);
+      return {};
+    }
+    if (!keys.ok()) return Note("keyring", entry, keys.error());
+    Result<Record> record = reader_.OpenRecord(entry, *leaf, *keys);
+    if (!record.ok()) return Note("record", entry, record.error());
+    for (const auto& [part, digest] : {std::pair(Part::kRequest, &record->request_digest),
+                                       std::pair(Part::kResponse, &record->output_digest),
+                                       std::pair(Part::kTrace, &record->trace_digest)}) {
+      if (Status status = CheckPayload(entry, part, *digest, *keys); !status.ok()) return status;
+    }
+    return CheckRecord(entry, *leaf, *record);
+  }
+
+  void CheckLeaf(uint64_t entry, const Leaf& leaf) {
+    if (leaf.origin != reader_.keys().signer->key().name) {
+      Find("leaf", entry, "its origin is that of another log: " + leaf.origin);
+    }
+    if (leaf.time < last_time_) Find("leaf", entry, "its time is before the previous entry's");
+    last_time_ = std::max(last_time_, leaf.time);
+    if (leaf.tenant.empty() ? leaf.sequence != 0 : leaf.sequence != sequences_[leaf.tenant] + 1) {
+      Find("leaf", entry,
+           "its tenant sequence number is " + std::to_string(leaf.sequence) + ", and should be " +
+               std::to_string(sequences_[leaf.tenant] + 1));
+    }
+    if (!leaf.tenant.empty()) sequences_[leaf.tenant] = leaf.sequence;
+    for (const Reference& reference : leaf.references) {
+      if (reference.entry >= entry) {
+        Find("leaf", entry,
+             "it refers to entry " + std::to_string(reference.entry) + ", which is not before it");
+      }
+      if (leaf.kind == Kind::kErased) erased_.insert(reference.entry);
+    }
+    if (leaf.kind == Kind::kHits) {
+      const json::Value* hits = leaf.detail.Find("hits");
+      const json::Value* count = hits ? hits->Find("count") : nullptr;
+      const json::Value* root = hits ? hits->Find("root") : nullptr;
+      if (!count || !count->AsUint64() || !root || !root->is_string()) {
+        Find("leaf", entry, "it is a batch of hits without count and root");
+      } else {
+        batches_[entry] = {leaf.tenant, *count->AsUint64(), root->as_string(), false};
+      }
+    }
+  }
+
+  Status CheckPayload(uint64_t entry, Part part, const std::optional<Digest>& digest,
+                      const SlotKeys& keys) {
+    if (digest) {
+      Result<std::string> payload = reader_.OpenPayload(entry, part, digest, keys);
+      return payload.ok() ? Status() : Note("payload", entry, payload.error());
+    }
+    Result<std::optional<std::string>> stray = kv_.Get(Table::kPayload, PayloadKey(entry, part));
+    if (!stray.ok()) return Note("payload", entry, stray.error());
+    if (*stray) Find("payload", entry, "it has a payload that its record does not name");
+    return {};
+  }
+
+  Status CheckRecord(uint64_t entry, const Leaf& leaf, const Record& record) {
+    if (leaf.kind != Kind::kHits && reader_.keys().Pseudonym(record.tenant) != leaf.tenant) {
+      Find("record", entry, "its tenant is not the leaf's");
+    }
+    if (record.serves_hits && record.fingerprint) {
+      Result<std::optional<uint64_t>> first =
+          reader_.FindIndex(record.name_space, *record.fingerprint);
+      if (!first.ok()) return Note("index", entry, first.error());
+      if (!*first) {
+        Find("index", entry, "it serves hits, but the index does not hold its fingerprint");
+      } else if (**first > entry) {
+        Find("index", entry,
+             "the index names entry " + std::to_string(**first) +
+                 " for its fingerprint, and this one was first");
+      }
+    }
+    if (record.request_id.empty()) return {};
+    Result<std::optional<std::string>> row = kv_.Get(Table::kReceipt, record.request_id);
+    if (!row.ok()) return Note("receipt", entry, row.error());
+    if (!*row) {
+      Find("receipt", entry, "there is no receipt for its request id");
+      return {};
+    }
+    Result<ReceiptRow> receipt = DecodeReceiptRow(**row);
+    // A later entry or hit of the same request may have taken the receipt over, an earlier one not.
+    if (!receipt.ok()) return {};  // named by CheckReceipts
+    if (receipt->hit_key.empty() && receipt->entry < entry) {
+      Find("receipt", entry,
+           "the receipt for its request id names entry " + std::to_string(receipt->entry));
+    }
+    return {};
+  }
+
+  Status CheckTreeState() {
+    if (!stored_ || stored_->tree.size() != tree_.size()) return {};
+    if (stored_->tree.hashes() != tree_.hashes()) {
+      Find("tree", std::nullopt, "the stored tree state is not that of the leaves");
+    }
+    if (stored_->time != last_time_) {
+      Find("tree", std::nullopt, "the stored time of the last entry is not its leaf's");
+    }
+    return {};
+  }
+
+  Status CheckStrayRows() {
+    for (const auto& [table, name] :
+         {std::pair(Table::kRecord, "record"), std::pair(Table::kPayload, "payload")}) {
+      const char* kind = name;
+      const Status scanned =
+          kv_.Scan(table, EntryKey(tree_.size()), "", [&](std::string_view key, std::string_view) {
+            Find(kind, ReadU64(key), "a row beyond the end of the log");
+            return true;
+          });
+      if (!scanned.ok()) return Note(kind, std::nullopt, scanned.error());
+    }
+    uint64_t nodes = 0;
+    const Status scanned = kv_.Scan(Table::kNode, "", "", [&](std::string_view, std::string_view) {
+      ++nodes;
+      return true;
+    });
+    if (!scanned.ok()) return Note("node", std::nullopt, scanned.error());
+    if (nodes > nodes_) {
+      Find("node", std::nullopt, std::to_string(nodes - nodes_) + " tree nodes that no leaf makes");
+    }
+    return {};
+  }
+
+  Status CheckIndex() {
+    Status problem;
+    const Status scanned =
+        kv_.Scan(Table::kIndex, "", "", [&](std::string_view key, std::string_view value) {
+          problem = CheckIndexRow(key, value);
+          return problem.ok();
+        });
+    if (!scanned.ok()) return Note("index", std::nullopt, scanned.error());
+    return problem;
+  }
+
+  Status CheckIndexRow(std::string_view key, std::string_view value) {
+    Result<uint64_t> entry = DecodeU64(value);
+    if (!entry.ok()) return Note("index", std::nullopt, entry.error());
+    if (*entry >= tree_.size()) {
+      Find("index", *entry, "the index names an entry that is not there");
+      return {};
+    }
+    if (without_keys_.contains(*entry)) return {};
+    Result<std::string> bytes = reader_.LeafBytes(*entry);
+    if (!bytes.ok()) return {};  // named by CheckEntries, as below
+    Result<Leaf> leaf = ParseLeaf(*bytes);
+    Result<SlotKeys> keys = reader_.entry_keys().Get(*entry);
+    if (!leaf.ok() || !keys.ok()) return {};
+    Result<Record> record = reader_.OpenRecord(*entry, *leaf, *keys);
+    if (!record.ok()) return {};
+    if (!record->serves_hits || !record->fingerprint ||
+        reader_.keys().IndexKey(record->name_space, *record->fingerprint) != key) {
+      Find("index", *entry, "the index names it for a fingerprint that is not its own");
+    }
+    return {};
+  }
+
+  Status CheckReceipts() {
+    Status problem;
+    const Status scanned =
+        kv_.Scan(Table::kReceipt, "", "", [&](std::string_view id, std::string_view value) {
+          problem = CheckReceiptRow(std::string(id), value);
+          return problem.ok();
+        });
+    if (!scanned.ok()) return Note("receipt", std::nullopt, scanned.error());
+    return problem;
+  }
+
+  Status CheckReceiptRow(const std::string& id, std::string_view value) {
+    Result<ReceiptRow> row = DecodeReceiptRow(value);
+    if (!row.ok()) {
+      Find("receipt", std::nullopt, "the receipt of request " + id + ": " + row.error().message);
+      return {};
+    }
+    if (!row->hit_key.empty()) {
+      Result<std::optional<std::string>> hit = kv_.Get(Table::kHit, row->hit_key);
+      if (!hit.ok()) return Note("receipt", std::nullopt, hit.error());
+      if (!*hit) {
+        Find("receipt", std::nullopt, "the receipt of request " + id + " names a missing hit");
+      }
+      return {};
+    }
+    if (row->entry >= tree_.size()) {
+      Find("receipt", row->entry, "the receipt of request " + id + " names a missing entry");
+      return {};
+    }
+    Result<std::string> bytes = reader_.LeafBytes(row->entry);
+    if (!bytes.ok()) return {};
+    Result<Leaf> leaf = ParseLeaf(*bytes);
+    if (leaf.ok() && PseudonymBytes(leaf->tenant) != row->pseudonym) {
+      Find("receipt", row->entry, "the receipt of request " + id + " names another tenant's entry");
+    }
+    return {};
+  }
+
+  Status CheckTenants() {
+    std::map<std::string, uint64_t> rows;
+    const Status scanned =
+        kv_.Scan(Table::kTenant, "", "", [&](std::string_view key, std::string_view value) {
+          Result<uint64_t> last = DecodeU64(value);
+          if (key.size() != 16 || !last.ok()) {
+            Find("tenant", std::nullopt, "a tenant's counter is damaged");
+          } else {
+            rows[PseudonymText(key)] = *last;
+          }
+          return true;
+        });
+    if (!scanned.ok()) return Note("tenant", std::nullopt, scanned.error());
+    sequences_.erase("");
+    for (const auto& [tenant, last] : sequences_) {
+      if (rows[tenant] != last) {
+        Find("tenant", std::nullopt,
+             "tenant " + tenant + " has " + std::to_string(last) +
+                 " entries, and its counter says " + std::to_string(rows[tenant]));
+      }
+      rows.erase(tenant);
+    }
+    for (const auto& [tenant, last] : rows) {
+      Find("tenant", std::nullopt, "tenant " + tenant + " has a counter and no entries");
+    }
+    return {};
+  }
+
+  Status CheckHits() {
+    // Each row against its commitment.
+    const Status scanned =
+        kv_.Scan(Table::kHit, "", "", [&](std::string_view key, std::string_view value) {
+          ++report_.hits;
+          Result<HitRow> row = DecodeHitRow(value);
+          if (key.size() != kHitKeyBytes || !row.ok()) {
+            Find("hit", std::nullopt, "a row of hits is damaged");
+            return true;
+          }
+          Result<HitRecord> hit = reader_.OpenHit(key, *row);
+          if (!hit.ok()) {
+            Find("hit", std::nullopt, hit.error().message);
+          } else if (hit->result >= tree_.size()) {
+            Find("hit", hit->result, "a hit names an entry that is not there");
+          }
+          return true;
+        });
+    if (!scanned.ok()) return Note("hit", std::nullopt, scanned.error());
+
+    // Each batch against its leaf.
+    const Status batches =
+        kv_.Scan(Table::kHitBatch, "", "", [&](std::string_view key, std::string_view value) {
+          Result<uint64_t> entry = DecodeU64(value);
+          if (key.size() != kHitBatchKeyBytes || !entry.ok() || !batches_.contains(*entry)) {
+            Find("hit", std::nullopt, "a batch of hits names an entry that is none");
+          } else {
+            CheckBatch(key, *entry);
+          }
+          return true;
+        });
+    if (!batches.ok()) return Note("hit", std::nullopt, batches.error());
+    for (const auto& [entry, batch] : batches_) {
+      if (!batch.seen) Find("hit", entry, "its hits are missing");
+    }
+    return {};
+  }
+
+  void CheckBatch(std::string_view key, uint64_t entry) {
+    HitsLeaf& batch = batches_[entry];
+    batch.seen = true;
+    Result<std::vector<Digest>> commitments = reader_.BatchCommitments(key);
+    if (!commitments.ok()) return Find("hit", entry, commitments.error().message);
+    for (Digest& commitment : *commitments) commitment = LeafHash(AsBytes(commitment));
+    if (PseudonymText(key.substr(8)) != batch.tenant) {
+      Find("hit", entry, "its hits are another tenant's");
+    }
+    if (commitments->size() != batch.count) {
+      Find("hit", entry,
+           "its leaf counts " + std::to_string(batch.count) + " hits, there are " +
+               std::to_string(commitments->size()));
+    } else if (HexEncode(RootOf(*commitments)) != batch.root) {
+      Find("hit", entry, "the root of its hits is not the one in its leaf");
+    }
+  }
+
+  void CheckErasures() {
+    for (const uint64_t entry : without_keys_) {
+      if (!erased_.contains(entry)) {
+        Find("keyring", entry, "its keys are gone, and no entry says that they were erased");
+      }
+    }
+  }
+
+  struct HitsLeaf {
+    std::string tenant;
+    uint64_t count = 0;
+    std::string root;
+    bool seen = false;
+  };
+
+  const Reader& reader_;
+  const Kv& kv_;
+  const FsckOptions& options_;
+  FsckReport report_;
+  std::optional<TreeHead> head_;
+  std::optional<TreeState> stored_;
+  CompactRange tree_;  // recomputed
+  uint64_t nodes_ = 0;
+  int64_t last_time_ = 0;
+  std::map<std::string, uint64_t> sequences_;
+  std::map<uint64_t, HitsLeaf> batches_;
+  std::set<uint64_t> without_keys_, erased_;
+};
+
+Result<FsckReport> CheckFolder(const DataFolder& tables, const DataFolder& secrets,
+                               const FsckOptions& options) {
+  Result<Keys> keys = LoadKeys(secrets, "", false);
+  if (!keys.ok()) return keys.error();
+  Result<std::unique_ptr<Kv>> kv = OpenRocksDb(tables.database(), KvAccess::kReadOnly);
+  if (!kv.ok()) return kv.error();
+  Result<std::unique_ptr<Keyring>> entries =
+      Keyring::Open(tables.keyring() + "/entries", "entries", *keys->wrapper, false);
+  if (!entries.ok()) return entries.error();
+  Result<std::unique_ptr<Keyring>> hits =
+      Keyring::Open(tables.keyring() + "/hits", "hits", *keys->wrapper, false);
+  if (!hits.ok()) return hits.error();
+  Result<std::string> checkpoint = ReadFile(tables.checkpoint());
+  if (!checkpoint.ok() && checkpoint.error().code != Code::kNotFound) return checkpoint.error();
+  const Reader reader(**kv, *keys, **entries, **hits);
+  return CheckLedger(
+      reader, checkpoint.ok() ? std::optional<std::string>(*checkpoint) : std::nullopt, options);
+}
+
+}  // namespace
+
+Result<FsckReport> CheckLedger(const Reader& reader,
+                               const std::optional<std::string>& kept_checkpoint,
+                               const FsckOptions& options) {
+  return Checker(reader, options).Run(kept_checkpoint);
+}
+
+Result<FsckReport> Fsck(const std::string& path, const FsckOptions& options) {
+  const DataFolder unlocked = DataFolder::Unlocked(path);
+  if (::access((unlocked.database() + "/CURRENT").c_str(), F_OK) != 0) {
+    return Error{Code::kNotFound,
+                 "there is no ledger in " + path + "; name a data folder with --data"};
+  }
+  Result<DataFolder> owned = DataFolder::Open(path);
+  if (owned.ok()) return CheckFolder(*owned, *owned, options);
+  if (owned.error().code != Code::kFailedPrecondition) return owned.error();
+  Result<SnapshotLease> lease = SnapshotLease::Request(unlocked);
+  if (!lease.ok()) {
+    return lease.error().code == Code::kNotFound ? owned.error() : lease.error();
+  }
+  Result<FsckReport> report = CheckFolder(DataFolder::Unlocked(lease->path()), unlocked, options);
+  if (report.ok()) report->snapshot = true;
+  return report;
+}
+
+json::Value ToJson(const FsckReport& report) {
+  json::Value findings = json::Value::MakeArray();
+  for (const FsckFinding& finding : report.findings) {
+    json::Value item = json::Value::MakeObject();
+    item.Set("kind", finding.kind);
+    item.Set("entry", finding.entry ? json::Value(*finding.entry) : json::Value());
+    item.Set("what", finding.what);
+    findings.Append(std::move(item));
+  }
+  json::Value object = json::Value::MakeObject();
+  object.Set("clean", report.clean());
+  object.Set("entries", report.entries);
+  object.Set("hits", report.hits);
+  object.Set("root", HexEncode(report.root));
+  object.Set("checkpoint_size", report.checkpoint_size);
+  object.Set("snapshot", report.snapshot);
+  object.Set("findings", std::move(findings));
+  object.Set("findings_omitted", report.findings_omitted);
+  return object;
+}
+
+}  // namespace verbatim::store
