@@ -1,4 +1,6 @@
-// A std::vector whose data starts on a cache line, as the vector kernels want it.
+// A std::vector whose data starts on a cache line, as the vector kernels want it; large ones start
+// on a huge page and ask the system for such pages, which weights that are streamed once per token
+// need.
 #pragma once
 
 #include <cstddef>
@@ -7,15 +9,21 @@
 
 namespace verbatim::kernels {
 
+// Throws std::bad_alloc, as vectors do.
+void* AllocateAligned(size_t bytes);
+void FreeAligned(void* p, size_t bytes);
+
 template <typename T>
 struct AlignedAllocator {
   using value_type = T;
-  static constexpr std::align_val_t kAlignment{64};
   AlignedAllocator() = default;
   template <typename U>
   AlignedAllocator(const AlignedAllocator<U>&) {}  // NOLINT: allocators convert
-  T* allocate(size_t n) { return static_cast<T*>(::operator new(n * sizeof(T), kAlignment)); }
-  void deallocate(T* p, size_t) { ::operator delete(p, kAlignment); }
+  T* allocate(size_t n) {
+    if (n > static_cast<size_t>(-1) / sizeof(T)) throw std::bad_array_new_length();
+    return static_cast<T*>(AllocateAligned(n * sizeof(T)));
+  }
+  void deallocate(T* p, size_t n) { FreeAligned(p, n * sizeof(T)); }
   friend bool operator==(const AlignedAllocator&, const AlignedAllocator&) { return true; }
 };
 

@@ -25,7 +25,13 @@ inline __m512i Quad(const int8_t* p) {
   std::memcpy(&v, p, sizeof v);
   return _mm512_set1_epi32(v);
 }
-inline __m512i LoadLine(const uint8_t* p) { return _mm512_loadu_si512(p); }
+// Weights are read once, front to back; this far ahead hides the memory's latency (measured).
+constexpr uintptr_t kPrefetchBytes = 4096;
+inline __m512i LoadLine(const uint8_t* p) {
+  const uintptr_t ahead = reinterpret_cast<uintptr_t>(p) + kPrefetchBytes;
+  _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T0);
+  return _mm512_loadu_si512(p);
+}
 
 // y = f32(acc) * (sx * s_n) [+ bias_n] for one group of 16 outputs.
 struct Epilogue {
