@@ -2,6 +2,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -46,26 +47,24 @@ inline json::Value ReadJson(const std::string& path) {
   return std::move(*value);
 }
 
-// A file that is there as long as this object.
+// A file in memory, which has a path as long as this object lives.
 class TemporaryFile {
  public:
-  explicit TemporaryFile(std::string_view bytes) {
-    path_ = std::filesystem::temp_directory_path() / "verbatim-engine-XXXXXX";
-    const int fd = mkstemp(path_.data());
-    if (fd >= 0) close(fd);
+  explicit TemporaryFile(std::string_view bytes) : fd_(memfd_create("verbatim-test", MFD_CLOEXEC)) {
     Write(bytes);
   }
-  ~TemporaryFile() { std::filesystem::remove(path_); }
+  ~TemporaryFile() { close(fd_); }
   TemporaryFile(const TemporaryFile&) = delete;
   TemporaryFile& operator=(const TemporaryFile&) = delete;
-  const std::string& path() const { return path_; }
+  std::string path() const { return "/proc/self/fd/" + std::to_string(fd_); }
+  // Not while it is mapped.
   void Write(std::string_view bytes) const {
-    std::ofstream out(path_, std::ios::binary | std::ios::trunc);
-    out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    EXPECT_EQ(ftruncate(fd_, static_cast<off_t>(bytes.size())), 0);
+    EXPECT_EQ(pwrite(fd_, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
   }
 
  private:
-  std::string path_;
+  const int fd_;
 };
 
 }  // namespace verbatim::engine
