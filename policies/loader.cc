@@ -112,7 +112,9 @@ class TreeBuilder : public YAML::EventHandler {
       }
     }
     node->kind = kind;
-    node->line = Line(mark);
+    // An empty value's mark stands where the next thing does: its key's line says more.
+    const bool keyed = kind == Node::Kind::kNull && !open_.empty() && open_.back().is_map;
+    node->line = keyed ? open_.back().node->entries.back().line : Line(mark);
     return *node;
   }
 

@@ -48,7 +48,7 @@ bool LooksTyped(const std::string& text) {
   static constexpr std::string_view kWords[] = {"true", "false", "null", "~",
                                                 "True", "False", "Null"};
   if (std::find(std::begin(kWords), std::end(kWords), text) != std::end(kWords)) return true;
-  return text.find_first_not_of("0123456789.+-eE") == std::string::npos &&
+  return text.size() < 40 && text.find_first_not_of("0123456789.+-eE") == std::string::npos &&
          text.find_first_of("0123456789") != std::string::npos;
 }
 
@@ -400,16 +400,16 @@ class Applier {
 
  private:
   Status Entry(const Node::Entry& entry, const std::string& path, const std::string& parent) const {
+    const bool dotted = entry.key.find('.') != std::string::npos;
     for (const Row& row : rows_) {
-      if (row.path == path) {
+      if (row.path == path && !dotted) {
         const auto problem = row.read(entry.value);
         if (!problem) return {};
         return Fail(problem->line, problem->key.empty() ? path : path + "." + problem->key,
                     problem->what, row.allowed);
       }
     }
-    const bool section = entry.key.find('.') == std::string::npos && !Children(path).empty();
-    if (section) return Map(entry.value, path);
+    if (!dotted && !Children(path).empty()) return Map(entry.value, path);
     return Fail(entry.line, path, "unknown key", Children(parent));
   }
 

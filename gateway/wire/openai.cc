@@ -468,6 +468,7 @@ std::string IgnoredHeader(const GenerationRequest& request) {
   static constexpr char kHex[] = "0123456789ABCDEF";
   std::string out;
   for (const std::string& name : request.ignored) {
+    if (name.empty()) continue;
     std::string safe = out.empty() ? "" : ", ";
     for (const char c : name) {
       const auto b = static_cast<uint8_t>(c);
