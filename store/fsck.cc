@@ -138,6 +138,8 @@ class Checker {
       Result<Digest> stored = reader_.ReadNode(node.level, node.index);
       if (!stored.ok()) {
         if (Status noted = Note("node", entry, stored.error()); !noted.ok()) return noted;
+      } else if (*stored != node.hash && node.level == 0) {
+        Find("leaf", entry, "its bytes are not those whose hash the tree holds");
       } else if (*stored != node.hash) {
         Find("node", entry,
              "tree node (level " + std::to_string(node.level) + ", index " +

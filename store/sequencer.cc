@@ -154,8 +154,8 @@ std::vector<PreparedAppend> Sequencer::Take() {
   if (interval_end_ == 0 && !failed_) {
     changed_.wait(lock, ready);
   } else if (queue_.empty() && !stopping_) {
-    int64_t until = MonotonicMicros() + kRecoveryInterval;
-    if (interval_end_ != 0) until = failed_ ? std::min(until, interval_end_) : interval_end_;
+    int64_t until = failed_ ? next_recovery_ : interval_end_;
+    if (interval_end_ != 0) until = std::min(until, interval_end_);
     const int64_t wait = std::max<int64_t>(until - MonotonicMicros(), 0);
     changed_.wait_for(lock, std::chrono::microseconds(wait), ready);
   }

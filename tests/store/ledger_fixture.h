@@ -109,6 +109,7 @@ class LedgerFixture : public ::testing::Test {
   }
   std::unique_ptr<Ledger> Open(Kv* kv, LedgerOptions options = {}) {
     Result<std::unique_ptr<Ledger>> ledger = TryOpen(kv, std::move(options));
+    if (!ledger.ok()) ADD_FAILURE() << ledger.error().message;
     CHECK(ledger.ok());
     return std::move(*ledger);
   }
