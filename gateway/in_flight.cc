@@ -88,11 +88,12 @@ boost::asio::awaitable<RunEnd> Flight::WaitForRun() {
 }
 
 void Flight::Settle(Settled settled) {
+  std::shared_ptr<Run> run;  // goes without the mutex: it may call into its backend
   {
     std::lock_guard lock(mutex_);
     CHECK(!settled_);
     settled_ = std::move(settled);
-    run_ = nullptr;
+    run = std::move(run_);
   }
   NotifyReaders();
 }

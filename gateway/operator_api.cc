@@ -181,9 +181,11 @@ class OperatorApi {
   }
 
   asio::awaitable<void> Health(ResponseSink& sink) const {
+    // In steps: GCC 12 destroys the temporaries of both branches of a conditional in a co_await.
     const std::string why_not = options_.not_serving();
-    co_await SendText(sink, why_not.empty() ? 200 : 503,
-                      why_not.empty() ? "ok\n" : "not serving: " + why_not + "\n");
+    std::string text = "ok\n";
+    if (!why_not.empty()) text = "not serving: " + why_not + "\n";
+    co_await SendText(sink, why_not.empty() ? 200 : 503, std::move(text));
   }
 
  private:

@@ -201,8 +201,12 @@ asio::awaitable<void> Pipeline::State::Serve(Endpoint endpoint, const Request& h
     if (auto error = Decide(*call, body)) return error;
     return Prepare(*call, body);
   };
-  std::optional<HttpError> error =
-      call->body.size() < kLargeBody ? check() : co_await Beside(check);
+  std::optional<HttpError> error;
+  if (call->body.size() < kLargeBody) {
+    error = check();
+  } else {
+    error = co_await Beside(check);
+  }
   if (error) co_return co_await Refuse(*call, Kind::kRefused, *std::move(error), sink, outcome);
 
   // 4. Fingerprint.
