@@ -82,8 +82,13 @@ void DigestRow(const float* x, size_t n, uint64_t first, uint64_t sums[2]) {
     b = _mm512_add_epi64(b, FinVector(_mm512_xor_si512(z, key_b)));
     index = _mm512_add_epi64(index, _mm512_set1_epi64(int64_t{8} << 32));
   }
-  sums[0] += static_cast<uint64_t>(_mm512_reduce_add_epi64(a));
-  sums[1] += static_cast<uint64_t>(_mm512_reduce_add_epi64(b));
+  alignas(64) uint64_t lanes_a[8], lanes_b[8];
+  _mm512_store_si512(lanes_a, a);
+  _mm512_store_si512(lanes_b, b);
+  for (size_t j = 0; j < 8; ++j) {
+    sums[0] += lanes_a[j];
+    sums[1] += lanes_b[j];
+  }
   for (; i < n; ++i) {
     sums[0] += DigestTerm(first + i, x[i], kDigestA);
     sums[1] += DigestTerm(first + i, x[i], kDigestB);
