@@ -13,7 +13,6 @@
 namespace verbatim::kernels {
 namespace {
 
-constexpr uint16_t kNoBucket = 0xffff;
 constexpr float kGreedyBelow = 1e-5f;
 
 uint64_t MulShift(uint64_t a, uint64_t b, int shift) {
@@ -37,30 +36,27 @@ struct Prefix {
 
 class Order {
  public:
-  Order(std::span<const float> logits, float max, SamplingScratch& scratch)
+  // ct: as in the weights, which are zero from about 31/ct below the maximum on. So all tokens
+  // without weight share the last bucket or two, where no cut but an outsized top_k can fall.
+  Order(std::span<const float> logits, float max, float ct, SamplingScratch& scratch)
       : logits_(logits), s_(scratch) {
-    float lowest = max;
+    constexpr float kLast = static_cast<float>(SamplingScratch::kBuckets - 1);
+    const float per_unit = ct * (kLast / 31.5f);
     for (size_t i = 0; i < logits.size(); ++i) {
-      if (s_.weight[i] != 0) lowest = std::min(lowest, logits[i]);
+      const float b = (max - logits[i]) * per_unit;
+      s_.bucket[i] = static_cast<uint16_t>(static_cast<int32_t>(b < kLast ? b : kLast));
     }
-    // What is below the lowest logit that has weight cannot be reached by any cut.
-    const float per_unit = static_cast<float>(SamplingScratch::kBuckets - 1) / (max - lowest);
-    const float width = std::isfinite(per_unit) ? per_unit : 0.0f;
     s_.count.fill(0);
     s_.sum.fill(0);
     for (size_t i = 0; i < logits.size(); ++i) {
-      if (logits[i] < lowest) {
-        s_.bucket[i] = kNoBucket;
-        continue;
-      }
-      const size_t b =
-          std::min(static_cast<size_t>(static_cast<int32_t>((max - logits[i]) * width)),
-                   SamplingScratch::kBuckets - 1);
-      s_.bucket[i] = static_cast<uint16_t>(b);
-      s_.count[b] += 1;
-      s_.sum[b] += s_.weight[i];
+      s_.count[s_.bucket[i]] += 1;
+      s_.sum[s_.bucket[i]] += s_.weight[i];
+      total_ += s_.weight[i];
     }
   }
+
+  // The weight of all tokens.
+  uint64_t total() const { return total_; }
 
   // The shortest prefix of at least one token of which done(n, total) holds, or all tokens. done
   // must stay true once it is. Leaves that token in `last`.
@@ -110,16 +106,21 @@ class Order {
  private:
   // The bucket's tokens in order, at the front of `sorted`.
   size_t Sort(size_t bucket) {
+    const size_t members = s_.count[bucket];
+    if (bucket == sorted_bucket_) return members;
+    sorted_bucket_ = bucket;
     size_t n = 0;
-    for (size_t i = 0; i < logits_.size(); ++i) {
+    for (size_t i = 0; n < members; ++i) {
       if (s_.bucket[i] == bucket) s_.sorted[n++] = OrderKey(logits_[i], i);
     }
     std::sort(s_.sorted.begin(), s_.sorted.begin() + static_cast<ptrdiff_t>(n));
-    return n;
+    return members;
   }
 
   std::span<const float> logits_;
   SamplingScratch& s_;
+  uint64_t total_ = 0;
+  size_t sorted_bucket_ = SamplingScratch::kBuckets;  // none
 };
 
 }  // namespace
@@ -158,13 +159,16 @@ SampledToken Sample(const Ops& ops, std::span<const float> logits, const Samplin
 
   CHECK(scratch.weight.size() >= V);
   const float max = logits[best];
-  ops.sampling_weights(logits.data(), V, max, kLog2eF / params.temperature, scratch.weight.data());
-  Order order(logits, max, scratch);
+  const float ct = kLog2eF / params.temperature;
+  ops.sampling_weights(logits.data(), V, max, ct, scratch.weight.data());
+  Order order(logits, max, ct, scratch);
 
-  const uint64_t n1 = params.top_k == 0 ? V : std::min<uint64_t>(V, params.top_k);
-  const Prefix first = order.Shortest([&](uint64_t n, uint64_t) { return n >= n1; });
+  uint64_t total1 = order.total();
+  if (params.top_k != 0 && params.top_k < V) {
+    total1 = order.Shortest([&](uint64_t n, uint64_t) { return n >= params.top_k; }).total;
+  }
   const uint64_t share = static_cast<uint64_t>(std::floor(params.top_p * 0x1p32));
-  const uint64_t threshold = MulShift(first.total, share, 32);
+  const uint64_t threshold = MulShift(total1, share, 32);
   Prefix kept = order.Shortest([&](uint64_t, uint64_t total) { return total >= threshold; });
   const uint64_t least = static_cast<uint64_t>(std::rint(params.min_p * 0x1p30));
   if (least > 0) {
