@@ -23,6 +23,9 @@ int Run(int argc, char** argv) {
   verbatim::cli::AddFsck(app);
   verbatim::cli::AddServe(app);
   verbatim::cli::AddGenerate(app);
+  verbatim::cli::AddCanonical(app);
+  verbatim::cli::AddFingerprint(app);
+  verbatim::cli::AddPolicy(app);
 
   app.failure_message([](const CLI::App* a, const CLI::Error& e) {
     std::string path = a->get_name();

@@ -1,0 +1,39 @@
+// verbatim canonical: the canonical form of a JSON file, as fingerprints hash it.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "base/json.h"
+#include "cli/commands.h"
+#include "cli/files.h"
+
+namespace verbatim::cli {
+namespace {
+
+[[noreturn]] void Fail(const std::string& message, int code) {
+  std::fprintf(stderr, "verbatim canonical: %s\n", message.c_str());
+  throw CLI::RuntimeError(code);
+}
+
+void Canonical(const std::string& file) {
+  const auto text = ReadWhole(file);
+  if (!text.ok()) Fail(text.error().message, 2);
+  const auto value = json::Parse(*text);
+  if (!value.ok()) Fail(file + ": " + value.error().message, 1);
+  const std::string canonical = json::Canonical(*value);
+  std::fwrite(canonical.data(), 1, canonical.size(), stdout);
+}
+
+}  // namespace
+
+void AddCanonical(CLI::App& app) {
+  auto file = std::make_shared<std::string>();
+  CLI::App* command = app.add_subcommand(
+      "canonical", "Print the canonical JSON of a file: bytes only, no newline at the end");
+  command->add_option("FILE", *file, "A JSON file; - is standard input")->required();
+  command->footer("Example: verbatim canonical request.json | sha256sum");
+  command->callback([file] { Canonical(*file); });
+}
+
+}  // namespace verbatim::cli

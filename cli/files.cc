@@ -1,0 +1,35 @@
+#include "cli/files.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+
+namespace verbatim::cli {
+
+Result<std::string> ReadWhole(const std::string& path, size_t max_bytes) {
+  std::error_code error;
+  if (path != "-" && std::filesystem::is_directory(path, error)) {
+    return Error{Code::kIo, path + ": is a folder"};
+  }
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> opened(
+      path == "-" ? nullptr : std::fopen(path.c_str(), "rb"),
+      [](std::FILE* f) { return f == nullptr ? 0 : std::fclose(f); });
+  if (path != "-" && !opened) {
+    return Error{errno == ENOENT ? Code::kNotFound : Code::kIo, path + ": " + std::strerror(errno)};
+  }
+  std::FILE* in = path == "-" ? stdin : opened.get();
+  std::string text;
+  char buffer[1 << 16];
+  for (size_t n; (n = std::fread(buffer, 1, sizeof buffer, in)) > 0;) {
+    text.append(buffer, n);
+    if (text.size() > max_bytes) {
+      return Error{Code::kInvalid, path + ": longer than " + std::to_string(max_bytes) + " bytes"};
+    }
+  }
+  if (std::ferror(in)) return Error{Code::kIo, path + ": " + std::strerror(errno)};
+  return text;
+}
+
+}  // namespace verbatim::cli
