@@ -24,8 +24,8 @@ class ChatTemplate;  // engine/chat_template.h
 class Tokenizer;     // engine/tokenizer.h
 
 struct EngineOptions {
-  std::string path;              // a GGUF file
-  std::string fidelity;          // "wba16", "w8a16" or "w16a16"; empty: the default for the file
+  std::string path = {};         // a GGUF file
+  std::string fidelity = {};     // "wba16", "w8a16" or "w16a16"; empty: the default for the file
   uint32_t threads = 0;          // threads that compute; 0: one per core
   uint32_t max_batch = 32;       // sequences that run together
   uint32_t kv_tokens = 0;        // size of the KV cache in tokens, rounded up to pages of 64;
@@ -33,7 +33,7 @@ struct EngineOptions {
   uint32_t context_limit = 0;    // positions a sequence may have; 0: the model's, or the KV cache's
   uint32_t prefill_chunk = 256;  // rows of one forward pass beyond one per running sequence
   uint32_t queue_limit = 1024;   // requests that may wait; more are refused with kUnavailable
-  std::string isa;               // "reference", "avx2", "avx512"; empty: the best of this machine
+  std::string isa = {};          // "scalar", "avx2", "avx512vnni"; empty: the best of this machine
 };
 
 // Called during Load with a step ("weights") and the share of it that is done, 0 to 1.
@@ -45,7 +45,7 @@ struct ModelInfo {
   std::string display_name;     // general.name of the file, for people; may be empty
   std::string fidelity;         // "wba16"
   std::string numerics;         // version of numerics.md: "1"
-  std::string isa;              // what computes: "avx512"; for the manifest, never for a key
+  std::string isa;              // what computes: "avx512vnni"; for the manifest, never for a key
   uint32_t context_length = 0;  // positions a sequence may have here
   uint32_t vocab_size = 0;
   uint32_t threads = 0;

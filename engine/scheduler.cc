@@ -138,6 +138,7 @@ void Scheduler::Loop() {
   while (AwaitWork()) {
     TakeSubmitted();
     Admit();
+    Publish();
     PlanBatch();
     RunBatch();
     std::erase_if(running_, [](const SequencePtr& s) { return s->ended; });
