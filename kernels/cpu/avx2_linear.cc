@@ -118,12 +118,12 @@ void SumBlocks(const PackedMatrix& w, const uint8_t* p, const int16_t* const x[R
                const int32_t* const sums[R], Sums<R>& acc) {
   const __m256i zero = _mm256_setzero_si256();
   const __m256i low_nibble = _mm256_set1_epi8(15);
-  const bool has_ms = kNibbles || w.has_m();  // M is stored
+  const bool stores_m = kNibbles || w.has_m();
   for (size_t g = 0; g < w.padded_k() / 32; ++g) {
     __m256i D[kVectors], M[kVectors];
     LoadInts(p, D);
-    LoadInts(has_ms ? p + kLine : p, M);
-    p += has_ms ? 2 * kLine : kLine;
+    LoadInts(stores_m ? p + kLine : p, M);
+    p += stores_m ? 2 * kLine : kLine;
     Sums<R> s;
     for (size_t j = 0; j < (kNibbles ? 4 : 8); ++j, p += kLine) {
       const __m256i a = Load(p);

@@ -79,7 +79,7 @@ inline __m512 CombinePlanes(__m512i hi, __m512i lo, int64_t correction) {
 template <size_t R>
 void GroupW8(const uint8_t* p, const QuantizedRows& x, size_t r, const Epilogue& finish, float* y,
              size_t y_stride) {
-  // Two sets of accumulators hide the latency where there is one row only.
+  // More sets of accumulators hide the latency of vpdpbusd where there are few rows.
   constexpr size_t kSets = R == 1 ? 4 : R == 2 ? 2 : 1;
   __m512i hi[R][kSets], lo[R][kSets];
   const int8_t* xh[R];
@@ -111,8 +111,7 @@ void GroupW8(const uint8_t* p, const QuantizedRows& x, size_t r, const Epilogue&
   }
 }
 
-// w = 256*(wh - 128) + wl, x = 256*xh + xl: four products, of which the two middle ones share a sum
-// in pairs of accumulators that are added as int64.
+// w = 256*(wh - 128) + wl, x = 256*xh + xl: four byte products, whose sums meet as int64.
 template <size_t R>
 void GroupW16(const uint8_t* p, const QuantizedRows& x, size_t r, const Epilogue& finish, float* y,
               size_t y_stride) {
