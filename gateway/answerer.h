@@ -1,0 +1,60 @@
+// The ways in which a request is answered: from the store, from a run, or with an error. None of
+// them ends before the ledger has its trace. Coroutines on the connection's executor (http.h).
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <memory>
+#include <string>
+
+#include "gateway/http.h"
+#include "gateway/in_flight.h"
+#include "gateway/metrics.h"
+#include "gateway/recorder.h"
+#include "gateway/verifier.h"
+#include "store/ledger.h"
+
+namespace verbatim::gateway {
+
+// What became of a request, for the metrics.
+struct Outcome {
+  std::string cache = "none";
+  int status = 0;
+};
+
+// The short code that a leaf names an error with.
+std::string CauseOf(const HttpError& error);
+
+// What the client gets where the ledger or the store of results failed.
+HttpError RecordingFailed();
+HttpError StoreFailed(const Error& error);
+
+class Answerer {
+ public:
+  // All three outlive it.
+  Answerer(store::Ledger& ledger, Metrics& metrics, Verifier& verifier)
+      : ledger_(ledger), metrics_(metrics), verifier_(verifier) {}
+
+  // A stored result, rendered anew where it was recorded in another form.
+  boost::asio::awaitable<void> ServeHit(std::shared_ptr<Call> call, store::StoredResult hit,
+                                        ResponseSink& sink, Outcome& outcome);
+
+  // What the run in `seat` makes, as it makes it, whoever leads it.
+  boost::asio::awaitable<void> Follow(const Call& call, InFlight::Seat& seat, ResponseSink& sink,
+                                      Outcome& outcome);
+
+  // An error. kind: kRefused or kFailed.
+  boost::asio::awaitable<void> Refuse(const Call& call, store::Kind kind, HttpError error,
+                                      ResponseSink& sink, Outcome& outcome);
+
+  // Waits until the entry is durable, or is not.
+  boost::asio::awaitable<Result<store::Appended>> Append(store::AppendRequest entry);
+
+ private:
+  boost::asio::awaitable<Status> RecordHit(store::HitRequest hit);
+
+  store::Ledger& ledger_;
+  Metrics& metrics_;
+  Verifier& verifier_;
+};
+
+}  // namespace verbatim::gateway
