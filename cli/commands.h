@@ -11,6 +11,7 @@ namespace verbatim::cli {
 void AddFsck(CLI::App& app);
 void AddServe(CLI::App& app);
 void AddGenerate(CLI::App& app);
+void AddModels(CLI::App& app);
 void AddCanonical(CLI::App& app);
 void AddFingerprint(CLI::App& app);
 void AddPolicy(CLI::App& app);

@@ -23,6 +23,7 @@ int Run(int argc, char** argv) {
   verbatim::cli::AddFsck(app);
   verbatim::cli::AddServe(app);
   verbatim::cli::AddGenerate(app);
+  verbatim::cli::AddModels(app);
   verbatim::cli::AddCanonical(app);
   verbatim::cli::AddFingerprint(app);
   verbatim::cli::AddPolicy(app);
