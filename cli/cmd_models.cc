@@ -9,13 +9,14 @@
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/json.h"
 #include "cli/commands.h"
 #include "cli/files.h"
+#include "cli/models_inspect.h"
 #include "engine/chat_template.h"
 #include "engine/gguf.h"
-#include "engine/model.h"
 #include "engine/tokenizer.h"
 #include "engine/tokenizer_gguf.h"
 
@@ -77,63 +78,6 @@ void List(const Flags& flags) {
   } else if (files.empty()) {
     std::fprintf(stderr, "no models in %s; tools/fetch-model gets the default one\n",
                  folder.c_str());
-  }
-}
-
-void Inspect(const Flags& flags) {
-  const engine::GgufFile file = ValueOrFail(engine::GgufFile::Open(flags.file));
-  json::Value out = json::Value::MakeObject();
-  out.Set("file", flags.file);
-  out.Set("bytes", file.file_size());
-  if (const auto name = file.String("general.name")) out.Set("name", *name);
-  const auto config = engine::ReadConfig(file);
-  if (config) {
-    out.Set("architecture", config->architecture);
-    out.Set("context_length", uint64_t{config->context_length});
-    out.Set("layers", uint64_t{config->layers});
-    out.Set("dim", uint64_t{config->dim});
-    out.Set("heads", uint64_t{config->heads});
-    out.Set("kv_heads", uint64_t{config->kv_heads});
-    out.Set("default_fidelity", engine::FidelityName(engine::DefaultFidelity(file)));
-  } else {
-    out.Set("not_runnable", config.error().message);
-  }
-  json::Value types = json::Value::MakeObject();
-  for (const engine::GgufTensor& tensor : file.tensors()) {
-    const std::string name(engine::TensorTypeName(tensor.type));
-    const json::Value* old = types.Find(name);
-    types.Set(name, old == nullptr ? uint64_t{1} : *old->AsUint64() + 1);
-  }
-  out.Set("tensors", std::move(types));
-  const auto tokenizer = engine::LoadTokenizer(file);
-  if (tokenizer) {
-    out.Set("vocabulary", uint64_t{(*tokenizer)->vocab_size()});
-    if (const auto pre = file.String("tokenizer.ggml.pre")) out.Set("pre_tokenizer", *pre);
-    json::Value ends = json::Value::MakeArray();
-    for (const int32_t id : (*tokenizer)->end_tokens()) {
-      ends.Append(std::string((*tokenizer)->Bytes(id)));
-    }
-    out.Set("end_tokens", std::move(ends));
-    out.Set("adds_bos", (*tokenizer)->adds_bos());
-    json::Value missing = json::Value::MakeArray();
-    for (const uint8_t byte : (*tokenizer)->missing_bytes()) missing.Append(int{byte});
-    out.Set("bytes_without_token", std::move(missing));
-  } else {
-    out.Set("tokenizer", tokenizer.error().message);
-  }
-  const auto source = file.String("tokenizer.chat_template");
-  if (!source) {
-    out.Set("chat_template", "none");
-  } else {
-    const auto parsed = engine::ChatTemplate::Parse(*source);
-    out.Set("chat_template", parsed ? std::string("supported") : parsed.error().message);
-  }
-  if (flags.json) {
-    Print(json::Serialize(out) + "\n");
-    return;
-  }
-  for (const auto& [key, value] : out.members()) {
-    Print(key + ": " + (value.is_string() ? value.as_string() : json::Serialize(value)) + "\n");
   }
 }
 
@@ -218,7 +162,7 @@ void AddModels(CLI::App& app) {
     return command;
   };
   add("list", "The model files in the cache folder", List, false);
-  add("inspect", "What a file holds, and whether it runs here", Inspect, true);
+  AddModelsInspect(*models);
   add("tokenize", "The token ids of standard input", Tokenize, true)
       ->add_flag("--special", flags->special, "read control tokens as such");
   add("render", "The prompt that the file's chat template makes", Render, true)

@@ -9,8 +9,11 @@
 
 #include "base/crypto.h"
 #include "base/json.h"
+#include "engine/chat_template.h"
 #include "engine/gguf.h"
 #include "engine/model.h"
+#include "engine/tokenizer.h"
+#include "engine/tokenizer_gguf.h"
 
 namespace verbatim::cli {
 namespace {
@@ -77,7 +80,22 @@ json::Value Describe(const std::string& path, const GgufFile& file) {
   }
   out.Set("tokenizer", Text(file, "tokenizer.ggml.model"));
   out.Set("pre_tokenizer", Text(file, "tokenizer.ggml.pre"));
-  out.Set("chat_template", file.Has("tokenizer.chat_template"));
+  const auto tokenizer = engine::LoadTokenizer(file);
+  if (tokenizer) {
+    json::Value ends = json::Value::MakeArray(), missing = json::Value::MakeArray();
+    for (const int32_t id : (*tokenizer)->end_tokens()) ends.Append(int64_t{id});
+    for (const uint8_t byte : (*tokenizer)->missing_bytes()) missing.Append(int64_t{byte});
+    out.Set("end_tokens", std::move(ends));
+    out.Set("bytes_without_token", std::move(missing));
+  } else {
+    out.Set("tokenizer_refused", tokenizer.error().message);
+  }
+  const auto source = file.String("tokenizer.chat_template");
+  out.Set("chat_template", source.ok());
+  if (source) {
+    const auto parsed = engine::ChatTemplate::Parse(*source);
+    if (!parsed) out.Set("chat_template_refused", parsed.error().message);
+  }
   out.Set("tensors", TensorsOf(file));
   return out;
 }
