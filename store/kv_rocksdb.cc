@@ -9,12 +9,18 @@
 #include <rocksdb/utilities/checkpoint.h>
 #include <rocksdb/write_batch.h>
 
+#include <cstdarg>
+#include <cstdio>
+#include <filesystem>
 #include <mutex>
 #include <shared_mutex>
+
+#include "base/log.h"
 
 namespace verbatim::store {
 namespace {
 
+constexpr uint64_t kSpareBytes = uint64_t{16} << 20;
 constexpr size_t kProtectionBytes = 8;  // per key, in memory, from batch to memtable
 const char kPayloadFamily[] = "payload";
 
@@ -44,6 +50,20 @@ std::string RowKey(Table table, std::string_view key) {
 
 rocksdb::Slice ToSlice(std::string_view bytes) { return {bytes.data(), bytes.size()}; }
 
+// RocksDB's warnings go to our log. Its own log file would stand in the data folder, where a full
+// disk makes writing it abort the process (an assertion of WritableFileWriter after a failed
+// append).
+class RocksDbLogger : public rocksdb::Logger {
+ public:
+  RocksDbLogger() : rocksdb::Logger(rocksdb::InfoLogLevel::ERROR_LEVEL) {}
+  using rocksdb::Logger::Logv;
+  void Logv(const char* format, va_list arguments) override {
+    char line[512];
+    std::vsnprintf(line, sizeof(line), format, arguments);
+    LogWarning(std::string("database: ") + line);
+  }
+};
+
 rocksdb::DBOptions DatabaseOptions() {
   rocksdb::DBOptions options;
   options.create_if_missing = true;
@@ -55,8 +75,8 @@ rocksdb::DBOptions DatabaseOptions() {
   options.file_checksum_gen_factory = rocksdb::GetFileChecksumGenCrc32cFactory();
   options.max_total_wal_size = uint64_t{256} << 20;
   options.max_open_files = 256;
-  options.keep_log_file_num = 4;
-  options.info_log_level = rocksdb::InfoLogLevel::WARN_LEVEL;
+  options.info_log = std::make_shared<RocksDbLogger>();
+  options.info_log_level = rocksdb::InfoLogLevel::ERROR_LEVEL;
   options.max_background_jobs = 2;
   return options;
 }
@@ -87,14 +107,14 @@ class KvRocksDb : public Kv {
 
   ~KvRocksDb() override { CloseDatabase(); }
 
-  Status OpenDatabase() {
+  Status OpenDatabase(KvAccess access) {
     const std::vector<rocksdb::ColumnFamilyDescriptor> families = {
         {rocksdb::kDefaultColumnFamilyName, FamilyOptions(false, cache_)},
         {kPayloadFamily, FamilyOptions(true, cache_)}};
     rocksdb::DB* db = nullptr;
     std::vector<rocksdb::ColumnFamilyHandle*> handles;
     const rocksdb::Status status =
-        access_ == KvAccess::kReadOnly
+        access == KvAccess::kReadOnly
             ? rocksdb::DB::OpenForReadOnly(DatabaseOptions(), folder_, families, &handles, &db)
             : rocksdb::DB::Open(DatabaseOptions(), folder_, families, &handles, &db);
     if (!status.ok()) return ToError(status, folder_);
@@ -167,10 +187,19 @@ class KvRocksDb : public Kv {
   }
 
   // Reading the log again is what tells which batches it holds, and writes them to synced tables.
+  // Reads go on meanwhile as far as they can: nothing is closed before there is space for the
+  // tables, and what does not open for writing opens for reading.
   Status Recover() override {
     std::unique_lock lock(mutex_);
+    if (db_) {
+      if (Status space = CheckSpace(); !space.ok()) return space;
+    }
     CloseDatabase();
-    return OpenDatabase();
+    const Status opened = OpenDatabase(access_);
+    if (!opened.ok() && !OpenDatabase(KvAccess::kReadOnly).ok()) {
+      LogError("database " + folder_ + " does not open, not even for reading");
+    }
+    return opened;
   }
 
   Status Snapshot(const std::string& directory) override {
@@ -203,6 +232,21 @@ class KvRocksDb : public Kv {
     return {Code::kIo, "database " + folder_ + " could not be opened again after a failed write"};
   }
 
+  // Room on the disk for what stands only in memory and log, and some more.
+  Status CheckSpace() const {
+    uint64_t needed = kSpareBytes;
+    for (rocksdb::ColumnFamilyHandle* handle : {default_, payload_}) {
+      uint64_t bytes = 0;
+      if (db_->GetIntProperty(handle, "rocksdb.cur-size-all-mem-tables", &bytes)) needed += bytes;
+    }
+    std::error_code error;
+    const std::filesystem::space_info space = std::filesystem::space(folder_, error);
+    if (error || space.available >= needed) return {};
+    return Error{Code::kIo, "the disk of " + folder_ + " is full: free " +
+                                std::to_string((needed >> 20) + 1) +
+                                " MB on it, the server then goes on by itself"};
+  }
+
   void CloseDatabase() {
     if (!db_) return;
     for (rocksdb::ColumnFamilyHandle* handle : {default_, payload_}) {
@@ -226,7 +270,7 @@ class KvRocksDb : public Kv {
 
 Result<std::unique_ptr<Kv>> OpenRocksDb(const std::string& folder, KvAccess access) {
   auto kv = std::make_unique<KvRocksDb>(folder, access);
-  if (Status opened = kv->OpenDatabase(); !opened.ok()) return opened.error();
+  if (Status opened = kv->OpenDatabase(access); !opened.ok()) return opened.error();
   return std::unique_ptr<Kv>(std::move(kv));
 }
 

@@ -2,6 +2,7 @@
 // that is lost.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -118,6 +119,58 @@ TEST_F(FaultTest, RocksDbRecoversWhatItHolds) {
   const auto copy = OpenRocksDb(place.path("copy"), KvAccess::kReadOnly).value();
   EXPECT_EQ(copy->Get(Table::kMeta, "a").value(), "1");
   EXPECT_FALSE(copy->Commit(batch, true).ok());
+}
+
+// Files may not grow over a megabyte for a while: a disk that refuses to be written.
+int LiveThroughAFailingDisk(const std::string& path) {
+  ::signal(SIGXFSZ, SIG_IGN);
+  Result<DataFolder> folder = DataFolder::Open(path);
+  if (!folder.ok()) return 3;
+  auto ledger = Ledger::Open(std::move(*folder), {});
+  if (!ledger.ok()) return 4;
+  rlimit limit{};
+  ::getrlimit(RLIMIT_FSIZE, &limit);
+  const rlim_t before = limit.rlim_cur;
+  limit.rlim_cur = 1 << 20;
+  ::setrlimit(RLIMIT_FSIZE, &limit);
+  std::vector<std::string> stored;
+  bool failed = false;
+  for (int i = 0; i < 1000 && !failed; ++i) {
+    const std::string request = std::string("q") + std::to_string(i);
+    AppendRequest append = Generated(request);
+    append.trace = RandomBytes(20'000);
+    const Result<Appended> appended = (*ledger)->Append(std::move(append));
+    failed = !appended.ok();
+    if (failed && appended.error().code != Code::kIo) return 5;
+    if (!failed) stored.push_back(request);
+  }
+  if (!failed) return 6;
+  limit.rlim_cur = before;
+  ::setrlimit(RLIMIT_FSIZE, &limit);
+  Result<Appended> later = Error{};
+  for (int i = 0; i < 1000 && !later.ok(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    later = (*ledger)->Append(Generated("later"));
+  }
+  if (!later.ok()) return 7;
+  for (const std::string& request : stored) {
+    const auto result = (*ledger)->Lookup("acme", FingerprintOf(request));
+    if (!result.ok() || !*result) return 8;
+  }
+  return (*ledger)->Close().ok() ? 0 : 9;
+}
+
+TEST_F(FaultTest, AFailingDiskIsAnErrorUntilItWorksAgain) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) ::_exit(LiveThroughAFailingDisk(folder_.path()));
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  const Result<FsckReport> report = Fsck(folder_.path(), {});
+  ASSERT_TRUE(report.ok()) << report.error().message;
+  EXPECT_TRUE(report->clean()) << Findings(*report);
 }
 
 // A child appends and tells each acknowledged entry through a pipe; it is killed at some moment.

@@ -262,7 +262,7 @@ TEST_F(LedgerTest, ARequestIdBelongsToItsTenant) {
 
 TEST_F(LedgerTest, HitsOfAnIntervalBecomeOneProvenLeafPerTenant) {
   LedgerOptions options;
-  options.hit_interval_micros = 200'000;
+  options.hit_interval_micros = 1'000'000;
   auto ledger = Open(nullptr, std::move(options));
   const uint64_t result = ledger->Append(Generated("q"))->entry;
   for (int i = 0; i < 5; ++i) {
