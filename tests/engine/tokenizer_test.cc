@@ -327,8 +327,8 @@ TEST(Tokenizer, NoMegabyteMakesItSlow) {
       const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
       ASSERT_TRUE(ids.ok()) << pre << " " << ids.error().message;
       ASSERT_EQ(t->Decode(*ids), text);
-      // Quadratic work would take minutes; the bound leaves room for sanitizers on a busy machine.
-      EXPECT_LT(took.count(), 10.0) << pre << ": " << text.substr(0, 8);
+      // Quadratic work would take many minutes; the bound leaves room for sanitizers on a busy machine.
+      EXPECT_LT(took.count(), 60.0) << pre << ": " << text.substr(0, 8);
     }
   }
 }
