@@ -1,5 +1,5 @@
-// The tokenizer against the ids that llama.cpp gives, and what it promises beyond them: bytes come back, control tokens are found in trusted text only, and no text
-// makes it slow.
+// The tokenizer against the ids that llama.cpp gives, and what it promises beyond them: bytes come
+// back, control tokens are found in trusted text only, and no text makes it slow.
 
 #include "engine/tokenizer.h"
 
@@ -327,7 +327,8 @@ TEST(Tokenizer, NoMegabyteMakesItSlow) {
       const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
       ASSERT_TRUE(ids.ok()) << pre << " " << ids.error().message;
       ASSERT_EQ(t->Decode(*ids), text);
-      // Quadratic work would take many minutes; the bound leaves room for sanitizers on a busy machine.
+      // Quadratic work would take many minutes; the bound leaves room for sanitizers on a busy
+      // machine.
       EXPECT_LT(took.count(), 60.0) << pre << ": " << text.substr(0, 8);
     }
   }
