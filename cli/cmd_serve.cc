@@ -49,12 +49,12 @@ class Signals {
     sigaddset(&set_, SIGTERM);
     pthread_sigmask(SIG_BLOCK, &set_, nullptr);  // inherited by every thread made later
     std::thread([shared = shared_, set = set_] {
-      int signal = 0;
-      sigwait(&set, &signal);
+      WaitForOne(set);
       if (!shared->serving) std::_Exit(0);
       shared->asked.release();
-      sigwait(&set, &signal);
-      PrintLine("ended at once, without waiting for running requests");
+      const int signal = WaitForOne(set);
+      PrintLine("ended at once by signal " + std::to_string(signal) +
+                ", without waiting for running requests");
       std::_Exit(kInterrupted);
     }).detach();
   }
@@ -62,6 +62,13 @@ class Signals {
   void Wait() { shared_->asked.acquire(); }
 
  private:
+  static int WaitForOne(const sigset_t& set) {
+    int signal = 0;
+    while (sigwait(&set, &signal) != 0) {
+    }
+    return signal;
+  }
+
   struct Shared {
     std::atomic<bool> serving = false;
     std::binary_semaphore asked{0};

@@ -10,4 +10,4 @@ def gateway(tmp_path_factory):
         pytest.skip("no model: run tools/fetch-model, or set VERBATIM_MODEL")
     server = gateway_process.Gateway(tmp_path_factory.mktemp("gateway") / "data").start()
     yield server
-    assert server.stop() == 0
+    assert server.stop() == 0, server.errors[-10:]
