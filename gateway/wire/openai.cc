@@ -13,6 +13,8 @@ using json::Value;
 
 // OpenAI's own default on /v1/completions; a chat answer may fill the context.
 constexpr uint32_t kCompletionsMaxTokens = 16;
+// A body that is all small values takes many times its size in memory; prompts are far below this.
+constexpr size_t kMaxValues = size_t{1} << 18;
 constexpr size_t kMaxStops = 4;
 constexpr size_t kMaxIgnoredHeader = 1000;
 constexpr double kMaxBias = 100;
@@ -431,7 +433,7 @@ std::string_view EndpointPath(Endpoint endpoint) {
 }
 
 Decoded<Value> ParseBody(std::string_view body) {
-  auto v = json::Parse(body);
+  auto v = json::Parse(body, {.max_values = kMaxValues});
   if (!v) {
     return BadRequest(
         "We could not parse the JSON body of your request: " + v.error().message + ".", "",

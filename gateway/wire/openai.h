@@ -52,7 +52,7 @@ struct GenerationRequest {
   bool deterministic = false;  // a promise that the client asks for
 
   // Names of top-level fields that are unknown or without effect here, sorted. They count in the
-  // fingerprint all the same.
+  // fingerprint all the same, but for the excluded ones (fingerprint.h).
   std::vector<std::string> ignored;
 };
 
@@ -60,7 +60,8 @@ struct GenerationRequest {
 template <typename T>
 using Decoded = std::variant<T, HttpError>;
 
-// The body as a JSON object. Not JSON, not an object, too deep, duplicate names: 400 without param.
+// The body as a JSON object. Not JSON, not an object, too deep, duplicate names, more than 262,144
+// values: 400 without param.
 Decoded<json::Value> ParseBody(std::string_view body);
 
 // Types and ranges of every known field.

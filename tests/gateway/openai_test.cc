@@ -321,6 +321,15 @@ TEST(OpenAiWire, TableIsConsistent) {
   }
 }
 
+TEST(OpenAiWire, BodiesOfCountlessValues) {
+  std::string many = "{\"x\":[";
+  for (int i = 0; i < 300'000; ++i) many += "0,";
+  many.back() = ']';
+  const auto body = ParseBody(many + "}");
+  ASSERT_TRUE(std::holds_alternative<HttpError>(body));
+  EXPECT_EQ(std::get<HttpError>(body).status, 400);
+}
+
 // Whatever is no JSON is a 400 that says so; what is JSON is taken as the value of a field.
 TEST(OpenAiWire, ParsingSuite) {
   SKIP_WITHOUT_VECTORS("json_parsing");
