@@ -15,7 +15,7 @@ from gateway_process import Gateway, chat, run
 
 KILLS = int(os.environ.get("VERBATIM_KILLS", "20"))
 CLIENTS = 4
-RECEIPT_LIMIT = 10.0
+LOAD_LIMIT = 30.0  # seconds
 PATH = "/v1/chat/completions"
 
 
@@ -57,14 +57,21 @@ class Load:
             if body != answer.body:
                 self.differences.append((question, streamed, body, answer.body))
 
-    def run_until_killed(self, gateway, seconds):
+    def run_until_killed(self, gateway):
+        """Kills the server at a random moment after a random number of whole answers."""
+        answers, delay = self.random.randrange(1, 10), self.random.uniform(0, 0.3)
         stop = threading.Event()
         clients = [
             threading.Thread(target=self._client, args=(gateway, stop)) for _ in range(CLIENTS)
         ]
         for c in clients:
             c.start()
-        time.sleep(seconds)
+        deadline = time.monotonic() + LOAD_LIMIT
+        while sum(len(ids) for _, ids in list(self.received.values())) < answers:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.005)
+        time.sleep(delay)
         gateway.kill()
         stop.set()
         for c in clients:
@@ -92,7 +99,7 @@ def test_kill(tmp_path):
     checked = 0
     try:
         for kill in range(KILLS):
-            load.run_until_killed(gateway, load.random.uniform(0.05, 1.0))
+            load.run_until_killed(gateway)
             assert not load.differences, load.differences[0]
             gateway.start()
             check_everything_received(gateway, load.received)
