@@ -38,7 +38,7 @@ struct EngineConfig {
   uint64_t context_limit = 0;  // positions of a sequence; 0: the model's
   uint64_t prefill_chunk = 256;
   uint64_t queue_limit = 1024;
-  std::string isa;  // "reference", "avx2", "avx512"; "": the best of this machine
+  std::string isa;  // "scalar", "avx2", "avx512vnni"; "": the best of this machine
 };
 
 struct Config {

@@ -491,7 +491,7 @@ std::vector<Row> ConfigRows(Config& c) {
       Integer("engine.context_limit", e.context_limit, 0, 1 << 30),
       Integer("engine.prefill_chunk", e.prefill_chunk, 1, 65'536),
       Integer("engine.queue_limit", e.queue_limit, 0, 1'000'000),
-      Choice("engine.isa", e.isa, {"reference", "avx2", "avx512"}),
+      Choice("engine.isa", e.isa, {"scalar", "avx2", "avx512vnni"}),
       NotYet("upstreams", "upstreams"),
       NotYet("tenants", "tenants"),
   };
