@@ -257,10 +257,11 @@ void Ledger::AppendAsync(AppendRequest request, AppendCallback done) {
 }
 
 Result<Appended> Ledger::Append(AppendRequest request) {
-  std::promise<Result<Appended>> promise;
-  std::future<Result<Appended>> future = promise.get_future();
+  // Shared: the setter may still be inside set_value when the waiter returns.
+  const auto promise = std::make_shared<std::promise<Result<Appended>>>();
+  std::future<Result<Appended>> future = promise->get_future();
   AppendAsync(std::move(request),
-              [&promise](Result<Appended> result) { promise.set_value(std::move(result)); });
+              [promise](Result<Appended> result) { promise->set_value(std::move(result)); });
   return future.get();
 }
 
@@ -327,9 +328,9 @@ void Ledger::RecordHitAsync(HitRequest hit, std::function<void(Status)> done) {
 }
 
 Status Ledger::RecordHit(const HitRequest& hit) {
-  std::promise<Status> promise;
-  std::future<Status> future = promise.get_future();
-  RecordHitAsync(hit, [&promise](Status status) { promise.set_value(std::move(status)); });
+  const auto promise = std::make_shared<std::promise<Status>>();
+  std::future<Status> future = promise->get_future();
+  RecordHitAsync(hit, [promise](Status status) { promise->set_value(std::move(status)); });
   return future.get();
 }
 
