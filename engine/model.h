@@ -62,7 +62,7 @@ struct Model {
   std::vector<LayerWeights> layers;
 
   const kernels::PackedMatrix& head() const { return output.N() == 0 ? embedding : output; }
-  uint64_t weight_bytes() const;  // of all packed matrices
+  std::vector<const kernels::PackedMatrix*> matrices() const;  // all of them, each once
 };
 
 // The configuration alone: what `models inspect` shows. Errors: kUnsupported (architecture, rope
