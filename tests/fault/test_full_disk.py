@@ -9,7 +9,7 @@ import pytest
 from gateway_process import Gateway, chat, run
 
 PATH = "/v1/chat/completions"
-SIZE_MIB = 64
+SIZE_MIB = 32
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_full_disk(small_disk):
         for i in range(60):
             for streamed in (False, True):
                 request = chat(f"On a full disk {i} {streamed}", max_tokens=3, stream=streamed,
-                               user="x" * 20000)
+                               user="x" * 2_000_000)
                 answer = ask(gateway, request)
                 done = answer is not None and answer.whole and answer.status == 200
                 if done and streamed:
