@@ -42,7 +42,21 @@ asio::awaitable<Status> FakeSink::StartStream(int status, Headers headers) {
   co_return Status();
 }
 
+void FakeSink::Stall() {
+  std::lock_guard lock(mutex_);
+  stalled_ = true;
+}
+
+void FakeSink::Resume() {
+  {
+    std::lock_guard lock(mutex_);
+    stalled_ = false;
+  }
+  resumed_.Notify();
+}
+
 asio::awaitable<Status> FakeSink::Write(std::string_view bytes) {
+  if (Locked(stalled_)) co_await resumed_.Wait();
   std::lock_guard lock(mutex_);
   CHECK(status_ != 0 && !finished_ && !aborted_);
   if (gone_) co_return Gone();

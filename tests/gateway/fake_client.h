@@ -16,6 +16,7 @@
 #include "gateway/metrics.h"
 #include "gateway/operator_api.h"
 #include "gateway/pipeline.h"
+#include "gateway/wakeup.h"
 #include "policies/policy.h"
 #include "store/kv_memory.h"
 #include "store/ledger.h"
@@ -35,7 +36,9 @@ class FakeSink : public ResponseSink {
   bool ClientGone() const override;
   void OnClientGone(std::function<void()> callback) override;
 
-  void HangUp();                                  // from the test
+  void HangUp();  // from the test
+  void Stall();   // the next Write waits until Resume: a client that does not read
+  void Resume();
   void WaitForBody(const std::string& contains);  // blocks until it is there
 
   int status() const { return Locked(status_); }
@@ -52,12 +55,13 @@ class FakeSink : public ResponseSink {
   }
   boost::asio::io_context& io_;
   std::function<void()> on_gone_;  // on the I/O thread only
-  mutable std::mutex mutex_;       // guards what follows
+  Wakeup resumed_;
+  mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   int status_ = 0;
   Headers headers_;
   std::string body_;
-  bool finished_ = false, aborted_ = false, gone_ = false;
+  bool finished_ = false, aborted_ = false, gone_ = false, stalled_ = false;
 };
 
 // One request under way.

@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <thread>
+
 #include "base/crypto.h"
 #include "base/json.h"
 #include "fake_client.h"
@@ -159,6 +162,22 @@ TEST(Pipeline, FiftyAtOnceRunOnce) {
   EXPECT_EQ(h.Kinds()[0], "generated");
 }
 
+TEST(Pipeline, SlowReadersHoldNobodyUp) {
+  Harness h;
+  h.script->texts.assign(2'000, "word ");
+  h.script->gate = 1;
+  Exchange leader = h.Start(Streamed());
+  leader.sink->WaitForBody("word");
+  Exchange follower = h.Start(Streamed());
+  follower.sink->WaitForBody("word");
+  leader.sink->Stall();
+  h.script->OpenGate();
+  EXPECT_TRUE(follower.Wait().finished());
+  EXPECT_FALSE(leader.sink->finished());
+  leader.sink->Resume();
+  EXPECT_EQ(leader.Wait().body(), follower.sink->body());
+}
+
 TEST(Pipeline, FollowersMayWantAnotherForm) {
   Harness h;
   h.script->gate = 1;
@@ -217,6 +236,9 @@ TEST(Pipeline, NobodyWaitsAnyMore) {
   first.Wait();
   h.WaitForEntries("cancelled", 1);
   EXPECT_EQ(h.script->cancelled, 1);
+  for (int i = 0; i < 500 && h.pipeline->runs_in_flight() > 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
   EXPECT_EQ(h.pipeline->runs_in_flight(), 0u);
   EXPECT_EQ(h.Entry(h.ledger->Size() - 1).response, "");  // nothing of the partial answer
   h.script->OpenGate();
