@@ -91,6 +91,14 @@ json::Value Reparse(const std::string& text) {
   return value.ok() ? *std::move(value) : json::Value();
 }
 
+// What opens a commitment: SHA-256(salt || SHA-256(record)). Given only to whom the record belongs.
+json::Value OpeningJson(std::string_view record, std::string_view salt) {
+  json::Value v = json::Value::MakeObject();
+  v.Set("record", Base64Encode(record));
+  v.Set("salt", HexEncode(salt));
+  return v;
+}
+
 // What the entry whose answer was served says of the answer.
 void AddResult(json::Value& v, const store::EntryView& result) {
   if (!result.record) return;
@@ -257,10 +265,15 @@ class OperatorApi {
       h.Set("number", hit.number);
       h.Set("count", hit.count);
       h.Set("commitment", HexEncode(hit.commitment));
+      h.Set("opening", OpeningJson(hit.record, hit.salt));
       h.Set("hashes", HashList(hit.path));
       v.Set("hit", std::move(h));
+      if (Status s = AddServed(v, *result); !s.ok()) return s.error();
     } else {
       AddResult(v, *entry);
+      if (entry->record) {
+        v.Set("opening", OpeningJson(store::EncodeRecord(*entry->record), entry->salt));
+      }
     }
     auto proof = ledger.Proof(*receipt->entry);
     if (!proof.ok() && proof.error().code != Code::kUnavailable) return proof.error();
@@ -271,6 +284,21 @@ class OperatorApi {
       v.Set("checkpoint", proof->checkpoint);
     }
     return v;
+  }
+
+  // The entry whose answer a hit served, with its own proof and opening.
+  Status AddServed(json::Value& v, const store::EntryView& result) const {
+    auto proof = options_.ledger->Proof(result.entry);
+    if (!proof.ok()) return proof.error();
+    json::Value served = json::Value::MakeObject();
+    served.Set("entry", result.entry);
+    served.Set("leaf", Base64Encode(result.leaf_bytes));
+    if (result.record) {
+      served.Set("opening", OpeningJson(store::EncodeRecord(*result.record), result.salt));
+    }
+    served.Set("proof", ProofJson(*proof));
+    v.Set("result", std::move(served));
+    return {};
   }
 
   OperatorApiOptions options_;

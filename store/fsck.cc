@@ -396,11 +396,11 @@ class Checker {
             Find("hit", std::nullopt, "a row of hits is damaged");
             return true;
           }
-          Result<HitRecord> hit = reader_.OpenHit(key, *row);
+          Result<OpenedHit> hit = reader_.OpenHit(key, *row);
           if (!hit.ok()) {
             Find("hit", std::nullopt, hit.error().message);
-          } else if (hit->result >= tree_.size()) {
-            Find("hit", hit->result, "a hit names an entry that is not there");
+          } else if (hit->record.result >= tree_.size()) {
+            Find("hit", hit->record.result, "a hit names an entry that is not there");
           }
           return true;
         });

@@ -91,6 +91,9 @@ struct EntryView {
   std::string leaf_bytes;
   Leaf leaf;
   std::optional<Record> record;  // where asked for and not erased
+  // With the record: leaf.commitment is SHA-256(salt || SHA-256(EncodeRecord(record))). Whoever has
+  // both can check what the leaf commits to.
+  std::string salt;
   std::string request, response, trace;
 };
 
@@ -110,6 +113,7 @@ struct Receipt {
     uint64_t number = 0, count = 0;  // of the batch in `entry`
     uint64_t result = 0;             // the entry whose answer was served
     Digest commitment{};
+    std::string record, salt;  // commitment = SHA-256(salt || SHA-256(record)); FORMAT.md, Hits
     std::vector<Digest> path;  // to the batch's root; RFC 6962 leaf hash of the commitment
   };
   std::optional<Hit> hit;  // where it was a batched hit or join; filled once not pending

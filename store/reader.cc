@@ -104,6 +104,7 @@ Result<EntryView> Reader::Entry(uint64_t entry, bool private_parts) const {
     *out = std::move(*payload);
   }
   view.record = std::move(*record);
+  view.salt = keys->salt;
   return view;
 }
 
@@ -170,7 +171,7 @@ Result<std::vector<Digest>> Reader::BatchCommitments(std::string_view batch_key)
   return commitments;
 }
 
-Result<HitRecord> Reader::OpenHit(std::string_view hit_key, const HitRow& row) const {
+Result<OpenedHit> Reader::OpenHit(std::string_view hit_key, const HitRow& row) const {
   const std::string name = "hit " + std::to_string(ReadU32(hit_key.substr(kHitBatchKeyBytes))) +
                            " of interval " + std::to_string(ReadU64(hit_key));
   Result<SlotKeys> slot = hits_.Get(row.slot);
@@ -181,7 +182,9 @@ Result<HitRecord> Reader::OpenHit(std::string_view hit_key, const HitRow& row) c
   if (Commitment(keys.salt, Sha256(*bytes)) != row.commitment) {
     return Error{Code::kCorrupt, name + " differs from its commitment"};
   }
-  return ParseHitRecord(*bytes);
+  Result<HitRecord> record = ParseHitRecord(*bytes);
+  if (!record.ok()) return record.error();
+  return OpenedHit{std::move(*record), std::move(*bytes), keys.salt};
 }
 
 Result<Receipt> Reader::FindReceipt(std::string_view request_id) const {
@@ -205,11 +208,13 @@ Result<Receipt> Reader::FindReceipt(std::string_view request_id) const {
     return Error{Code::kCorrupt, "the hit of this receipt is missing; run verbatim fsck"};
   Result<HitRow> hit_row = DecodeHitRow(**hit_bytes);
   if (!hit_row.ok()) return hit_row.error();
-  Result<HitRecord> hit = OpenHit(decoded->hit_key, *hit_row);
+  Result<OpenedHit> hit = OpenHit(decoded->hit_key, *hit_row);
   if (!hit.ok()) return hit.error();
   receipt.hit.emplace();
   receipt.hit->number = ReadU32(std::string_view(decoded->hit_key).substr(kHitBatchKeyBytes));
-  receipt.hit->result = hit->result;
+  receipt.hit->result = hit->record.result;
+  receipt.hit->record = std::move(hit->bytes);
+  receipt.hit->salt = std::move(hit->salt);
   receipt.hit->commitment = hit_row->commitment;
 
   const std::string batch_key = decoded->hit_key.substr(0, kHitBatchKeyBytes);
@@ -221,7 +226,9 @@ Result<Receipt> Reader::FindReceipt(std::string_view request_id) const {
   Result<std::vector<Digest>> commitments = BatchCommitments(batch_key);
   if (!commitments.ok()) return commitments.error();
   for (Digest& commitment : *commitments) commitment = LeafHash(AsBytes(commitment));
-  CHECK(receipt.hit->number < commitments->size());
+  if (receipt.hit->number >= commitments->size()) {
+    return Error{Code::kCorrupt, "the hit of this receipt is not in its batch; run verbatim fsck"};
+  }
   receipt.entry = *entry;
   receipt.hit->count = commitments->size();
   receipt.hit->path = PathIn(*commitments, receipt.hit->number);

@@ -19,6 +19,12 @@
 
 namespace verbatim::store {
 
+// A hit's record, with what its commitment is made of.
+struct OpenedHit {
+  HitRecord record;
+  std::string bytes, salt;
+};
+
 class Reader {
  public:
   Reader(const Kv& kv, const Keys& keys, const Keyring& entries, const Keyring& hits)
@@ -45,7 +51,7 @@ class Reader {
 
   // Commitments of a batch of hits, by number. kCorrupt where numbers are missing.
   Result<std::vector<Digest>> BatchCommitments(std::string_view batch_key) const;
-  Result<HitRecord> OpenHit(std::string_view hit_key, const HitRow& row) const;
+  Result<OpenedHit> OpenHit(std::string_view hit_key, const HitRow& row) const;
 
   const Keyring& entry_keys() const { return entries_; }
   const Keys& keys() const { return keys_; }
