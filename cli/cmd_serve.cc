@@ -40,7 +40,8 @@ void PrintLine(std::string_view line) {
 }
 
 // SIGINT and SIGTERM go to one thread. Before the server serves there is nothing to finish: the
-// first one ends the program. After that the first one asks for a drain, the second ends at once.
+// first one ends the program. After that the first one asks for a drain, which a Ctrl-C cuts short;
+// a further SIGTERM does not (whoever supervises may send it to a whole process group).
 class Signals {
  public:
   Signals() {
@@ -52,9 +53,9 @@ class Signals {
       WaitForOne(set);
       if (!shared->serving) std::_Exit(0);
       shared->asked.release();
-      const int signal = WaitForOne(set);
-      PrintLine("ended at once by signal " + std::to_string(signal) +
-                ", without waiting for running requests");
+      while (WaitForOne(set) != SIGINT) {
+      }
+      PrintLine("ended at once by Ctrl-C, without waiting for running requests");
       std::_Exit(kInterrupted);
     }).detach();
   }
