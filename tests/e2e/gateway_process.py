@@ -62,6 +62,7 @@ class Gateway:
         self.command += ["--model", f"{MODEL_NAME}={model or model_file()}", *arguments]
         self.process = None
         self.port = 0
+        self.serves = ""  # the line that says so
 
     def start(self):
         self.process = subprocess.Popen(
@@ -81,6 +82,7 @@ class Gateway:
         if not line.startswith("verbatim serves http://"):
             self.kill()
             raise RuntimeError(f"the gateway did not start: {line!r} {self.errors[-5:]}")
+        self.serves = line.rstrip()
         self.port = int(line.split(",")[0].rsplit(":", 1)[1])
         return self
 
