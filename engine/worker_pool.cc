@@ -7,7 +7,7 @@
 namespace verbatim::engine {
 namespace {
 
-constexpr int kSpins = 4000;  // some tens of microseconds
+constexpr int kSpins = 600;  // some tens of microseconds
 
 inline void Relax() {
 #if defined(__x86_64__)
