@@ -108,7 +108,8 @@ std::vector<int32_t> PromptFromChat(const engine::Engine& engine, const std::str
 std::vector<int32_t> Prompt(const engine::Engine& engine, const Flags& flags) {
   if (!flags.prompt_ids.empty()) return PromptFromIds(flags.prompt_ids);
   if (!flags.chat.empty()) return PromptFromChat(engine, flags.chat);
-  const engine::Segment text[] = {{flags.prompt, false}};
+  // The whole prompt, as on /v1/completions: control tokens written in it are meant.
+  const engine::Segment text[] = {{flags.prompt, true}};
   return ValueOrFail(engine.tokenizer().Encode(text, true));
 }
 
