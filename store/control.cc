@@ -207,11 +207,14 @@ Result<SnapshotLease> SnapshotLease::Request(const DataFolder& folder) {
     }
     answer.append(buffer, static_cast<size_t>(n));
   }
-  answer.erase(answer.find('\n'));
-  if (!answer.starts_with("ok tmp/snapshot-") || answer.find('/', 7) != std::string::npos) {
-    return Error{Code::kUnavailable, "the server at " + folder.path() + " answered: " + answer};
+  const size_t end = answer.find('\n');
+  const std::string name = answer.substr(0, end);
+  if (end == std::string::npos || !name.starts_with("ok tmp/snapshot-") ||
+      name.find('/', 7) != std::string::npos) {
+    return Error{Code::kUnavailable,
+                 "the server at " + folder.path() + " answered: " + name.substr(0, 200)};
   }
-  lease.path_ = folder.path() + "/" + answer.substr(3);
+  lease.path_ = folder.path() + "/" + name.substr(3);
   return lease;
 }
 

@@ -53,6 +53,20 @@ std::string ParentOf(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
+// A folder of keys is for its owner alone: takes the rights of others away where it is ours.
+Status KeepToOwner(const std::string& path) {
+  struct stat info;
+  if (::stat(path.c_str(), &info) != 0) return IoError("cannot open", path);
+  if ((info.st_mode & 077) == 0) return {};
+  if (info.st_uid != ::geteuid()) {
+    return Error{Code::kInvalid, path +
+                                     " belongs to another user and is open to others; run "
+                                     "chmod 700 and chown on it, or name a new folder in it"};
+  }
+  if (::chmod(path.c_str(), 0700) != 0) return IoError("cannot make private", path);
+  return {};
+}
+
 // mkdir -p with 0700 for what is made.
 Status MakeFolders(const std::string& path) {
   struct stat info;
@@ -96,8 +110,11 @@ Result<DataFolder> DataFolder::Open(const std::string& given) {
   DataFolder folder;
   folder.path_ = path;
   folder.lock_fd_ = lock.Release();
-  for (const std::string& part : {folder.keyring(), folder.keys(), folder.temporary()}) {
+  if (Status kept = KeepToOwner(path); !kept.ok()) return kept.error();
+  for (const std::string& part :
+       {folder.database(), folder.keyring(), folder.keys(), folder.temporary()}) {
     if (Status made = MakeFolder(part); !made.ok()) return made.error();
+    if (Status kept = KeepToOwner(part); !kept.ok()) return kept.error();
   }
   if (Status synced = SyncFolder(path); !synced.ok()) return synced.error();
   return folder;

@@ -11,7 +11,9 @@ namespace verbatim::store {
 
 class DataFolder {
  public:
-  // Makes the folder (0700) where it is missing, and takes its lock. kFailedPrecondition where
+  // Makes the folder and its parents (0700, synced) where they are missing, and takes its lock. An
+  // existing folder of this user's loses the rights of others; another user's that has such is
+  // refused (kInvalid). kFailedPrecondition where
   // another process has it: the message names the folder and that process. kIo with what to do
   // otherwise.
   static Result<DataFolder> Open(const std::string& path);

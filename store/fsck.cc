@@ -74,6 +74,15 @@ class Checker {
              std::string(key) + " is " + row->value_or("missing") + ", and should be " + want);
       }
     }
+    const Status scanned =
+        kv_.Scan(Table::kMeta, "", "", [&](std::string_view key, std::string_view) {
+          if (key != kMetaFormat && key != kMetaOrigin && key != kMetaTree &&
+              key != kMetaInterval) {
+            Find("meta", std::nullopt, "a row of an unknown name");
+          }
+          return true;
+        });
+    if (!scanned.ok()) return Note("meta", std::nullopt, scanned.error());
     Result<TreeState> state = reader_.ReadTreeState();
     if (state.ok()) {
       stored_ = std::move(*state);
@@ -253,6 +262,11 @@ class Checker {
     return {};
   }
 
+  static bool IsPayloadPart(char part) {
+    return part == static_cast<char>(Part::kRequest) ||
+           part == static_cast<char>(Part::kResponse) || part == static_cast<char>(Part::kTrace);
+  }
+
   Status CheckTreeState() {
     if (!stored_ || stored_->tree.size() != tree_.size()) return {};
     if (stored_->tree.hashes() != tree_.hashes()) {
@@ -265,14 +279,21 @@ class Checker {
   }
 
   Status CheckStrayRows() {
-    for (const auto& [table, name] :
-         {std::pair(Table::kRecord, "record"), std::pair(Table::kPayload, "payload")}) {
+    for (const auto& [table, name, key_bytes] :
+         {std::tuple(Table::kRecord, "record", size_t{8}),
+          std::tuple(Table::kPayload, "payload", size_t{9})}) {
       const char* kind = name;
-      const Status scanned =
-          kv_.Scan(table, EntryKey(tree_.size()), "", [&](std::string_view key, std::string_view) {
-            Find(kind, ReadU64(key), "a row beyond the end of the log");
-            return true;
-          });
+      const size_t want = key_bytes;
+      const Status scanned = kv_.Scan(table, "", "", [&](std::string_view key, std::string_view) {
+        if (key.size() != want) {
+          Find(kind, std::nullopt, "a row whose key has the wrong length");
+        } else if (ReadU64(key) >= tree_.size()) {
+          Find(kind, ReadU64(key), "a row beyond the end of the log");
+        } else if (want == 9 && !IsPayloadPart(key.back())) {
+          Find(kind, ReadU64(key), "a payload of an unknown part");
+        }
+        return report_.findings_omitted == 0;
+      });
       if (!scanned.ok()) return Note(kind, std::nullopt, scanned.error());
     }
     uint64_t nodes = 0;
@@ -301,23 +322,32 @@ class Checker {
   Status CheckIndexRow(std::string_view key, std::string_view value) {
     Result<uint64_t> entry = DecodeU64(value);
     if (!entry.ok()) return Note("index", std::nullopt, entry.error());
+    if (key.size() != 32) {
+      Find("index", *entry, "a row whose key has the wrong length");
+      return {};
+    }
     if (*entry >= tree_.size()) {
       Find("index", *entry, "the index names an entry that is not there");
       return {};
     }
-    if (without_keys_.contains(*entry)) return {};
-    Result<std::string> bytes = reader_.LeafBytes(*entry);
-    if (!bytes.ok()) return {};  // named by CheckEntries, as below
-    Result<Leaf> leaf = ParseLeaf(*bytes);
-    Result<SlotKeys> keys = reader_.entry_keys().Get(*entry);
-    if (!leaf.ok() || !keys.ok()) return {};
-    Result<Record> record = reader_.OpenRecord(*entry, *leaf, *keys);
-    if (!record.ok()) return {};
+    const std::optional<Record> record = RecordOf(*entry);
+    if (!record) return {};
     if (!record->serves_hits || !record->fingerprint ||
         reader_.keys().IndexKey(record->name_space, *record->fingerprint) != key) {
       Find("index", *entry, "the index names it for a fingerprint that is not its own");
     }
     return {};
+  }
+
+  // Nothing where it is erased, or damaged: CheckEntries names that.
+  std::optional<Record> RecordOf(uint64_t entry) const {
+    Result<EntryView> view = reader_.Entry(entry, false);
+    if (!view.ok()) return std::nullopt;
+    Result<SlotKeys> keys = reader_.entry_keys().Get(entry);
+    if (!keys.ok()) return std::nullopt;
+    Result<Record> record = reader_.OpenRecord(entry, view->leaf, *keys);
+    if (!record.ok()) return std::nullopt;
+    return std::move(*record);
   }
 
   Status CheckReceipts() {
@@ -337,23 +367,38 @@ class Checker {
       Find("receipt", std::nullopt, "the receipt of request " + id + ": " + row.error().message);
       return {};
     }
-    if (!row->hit_key.empty()) {
-      Result<std::optional<std::string>> hit = kv_.Get(Table::kHit, row->hit_key);
-      if (!hit.ok()) return Note("receipt", std::nullopt, hit.error());
-      if (!*hit) {
-        Find("receipt", std::nullopt, "the receipt of request " + id + " names a missing hit");
-      }
-      return {};
-    }
+    if (!row->hit_key.empty()) return CheckHitReceipt(id, *row);
     if (row->entry >= tree_.size()) {
       Find("receipt", row->entry, "the receipt of request " + id + " names a missing entry");
       return {};
     }
-    Result<std::string> bytes = reader_.LeafBytes(row->entry);
-    if (!bytes.ok()) return {};
-    Result<Leaf> leaf = ParseLeaf(*bytes);
-    if (leaf.ok() && PseudonymBytes(leaf->tenant) != row->pseudonym) {
+    Result<EntryView> view = reader_.Entry(row->entry, false);
+    if (!view.ok()) return {};
+    const std::optional<Record> record = RecordOf(row->entry);
+    if (PseudonymBytes(view->leaf.tenant) != row->pseudonym) {
       Find("receipt", row->entry, "the receipt of request " + id + " names another tenant's entry");
+    } else if (record && record->request_id != id) {
+      Find("receipt", row->entry,
+           "the receipt of request " + id + " names another request's entry");
+    }
+    return {};
+  }
+
+  Status CheckHitReceipt(const std::string& id, const ReceiptRow& row) {
+    Result<std::optional<std::string>> bytes = kv_.Get(Table::kHit, row.hit_key);
+    if (!bytes.ok()) return Note("receipt", std::nullopt, bytes.error());
+    if (!*bytes) {
+      Find("receipt", std::nullopt, "the receipt of request " + id + " names a missing hit");
+      return {};
+    }
+    Result<HitRow> hit_row = DecodeHitRow(**bytes);
+    if (!hit_row.ok()) return {};  // named by CheckHits, as below
+    Result<OpenedHit> hit = reader_.OpenHit(row.hit_key, *hit_row);
+    if (!hit.ok()) return {};
+    if (hit->record.request_id != id) {
+      Find("receipt", std::nullopt, "the receipt of request " + id + " names another one's hit");
+    } else if (row.hit_key.substr(8, 16) != row.pseudonym) {
+      Find("receipt", std::nullopt, "the receipt of request " + id + " names another tenant");
     }
     return {};
   }
@@ -387,26 +432,8 @@ class Checker {
   }
 
   Status CheckHits() {
-    // Each row against its commitment.
-    const Status scanned =
-        kv_.Scan(Table::kHit, "", "", [&](std::string_view key, std::string_view value) {
-          ++report_.hits;
-          Result<HitRow> row = DecodeHitRow(value);
-          if (key.size() != kHitKeyBytes || !row.ok()) {
-            Find("hit", std::nullopt, "a row of hits is damaged");
-            return true;
-          }
-          Result<OpenedHit> hit = reader_.OpenHit(key, *row);
-          if (!hit.ok()) {
-            Find("hit", std::nullopt, hit.error().message);
-          } else if (hit->record.result >= tree_.size()) {
-            Find("hit", hit->record.result, "a hit names an entry that is not there");
-          }
-          return true;
-        });
-    if (!scanned.ok()) return Note("hit", std::nullopt, scanned.error());
-
     // Each batch against its leaf.
+    Status problem;
     const Status batches =
         kv_.Scan(Table::kHitBatch, "", "", [&](std::string_view key, std::string_view value) {
           Result<uint64_t> entry = DecodeU64(value);
@@ -421,23 +448,75 @@ class Checker {
     for (const auto& [entry, batch] : batches_) {
       if (!batch.seen) Find("hit", entry, "its hits are missing");
     }
+    if (Status checked = CheckHitCounters(); !checked.ok()) return checked;
+
+    // Each row against its commitment.
+    const Status scanned =
+        kv_.Scan(Table::kHit, "", "", [&](std::string_view key, std::string_view value) {
+          ++report_.hits;
+          problem = CheckHitRow(key, value);
+          return problem.ok();
+        });
+    if (!scanned.ok()) return Note("hit", std::nullopt, scanned.error());
+    return problem;
+  }
+
+  // They are those of the batches, so that no number of an interval or slot comes twice.
+  Status CheckHitCounters() {
+    Result<std::optional<std::string>> bytes = kv_.Get(Table::kMeta, kMetaInterval);
+    if (!bytes.ok()) return Note("meta", std::nullopt, bytes.error());
+    const std::string want = EncodeHitCounters(counters_);
+    if (counters_.interval == 0 ? bytes->has_value() : *bytes != want) {
+      Find("meta", std::nullopt, "interval is not that of the hits");
+    }
+    return {};
+  }
+
+  Status CheckHitRow(std::string_view key, std::string_view value) {
+    Result<HitRow> row = DecodeHitRow(value);
+    if (key.size() != kHitKeyBytes || !row.ok()) {
+      Find("hit", std::nullopt, "a row of hits is damaged");
+      return {};
+    }
+    Result<OpenedHit> hit = reader_.OpenHit(key, *row);
+    if (!hit.ok()) return Note("hit", std::nullopt, hit.error());
+    const HitRecord& record = hit->record;
+    if (record.result >= tree_.size()) {
+      Find("hit", record.result, "a hit names an entry that is not there");
+    }
+    if (PseudonymBytes(reader_.keys().Pseudonym(record.tenant)) != key.substr(8, 16)) {
+      Find("hit", std::nullopt, "a hit is another tenant's");
+    }
+    if (ReadU64(key) < counters_.interval) {
+      Result<std::optional<std::string>> batch =
+          kv_.Get(Table::kHitBatch, key.substr(0, kHitBatchKeyBytes));
+      if (!batch.ok()) return Note("hit", std::nullopt, batch.error());
+      if (!*batch) Find("hit", std::nullopt, "a hit of a closed interval has no leaf");
+    }
+    if (record.request_id.empty()) return {};
+    Result<std::optional<std::string>> receipt = kv_.Get(Table::kReceipt, record.request_id);
+    if (!receipt.ok()) return Note("receipt", std::nullopt, receipt.error());
+    if (!*receipt) {
+      Find("receipt", std::nullopt, "there is no receipt for the hit of " + record.request_id);
+    }
     return {};
   }
 
   void CheckBatch(std::string_view key, uint64_t entry) {
-    HitsLeaf& batch = batches_[entry];
-    batch.seen = true;
-    Result<std::vector<Digest>> commitments = reader_.BatchCommitments(key);
-    if (!commitments.ok()) return Find("hit", entry, commitments.error().message);
-    for (Digest& commitment : *commitments) commitment = LeafHash(AsBytes(commitment));
-    if (PseudonymText(key.substr(8)) != batch.tenant) {
+    HitsLeaf& leaf = batches_[entry];
+    leaf.seen = true;
+    Result<HitBatch> batch = reader_.ReadBatch(key);
+    if (!batch.ok()) return Find("hit", entry, batch.error().message);
+    counters_.interval = std::max(counters_.interval, ReadU64(key) + 1);
+    counters_.slot = std::max(counters_.slot, batch->slots_end);
+    if (PseudonymText(key.substr(8)) != leaf.tenant) {
       Find("hit", entry, "its hits are another tenant's");
     }
-    if (commitments->size() != batch.count) {
+    if (batch->hashes.size() != leaf.count) {
       Find("hit", entry,
-           "its leaf counts " + std::to_string(batch.count) + " hits, there are " +
-               std::to_string(commitments->size()));
-    } else if (HexEncode(RootOf(*commitments)) != batch.root) {
+           "its leaf counts " + std::to_string(leaf.count) + " hits, there are " +
+               std::to_string(batch->hashes.size()));
+    } else if (HexEncode(RootOf(batch->hashes)) != leaf.root) {
       Find("hit", entry, "the root of its hits is not the one in its leaf");
     }
   }
@@ -468,6 +547,7 @@ class Checker {
   int64_t last_time_ = 0;
   std::map<std::string, uint64_t> sequences_;
   std::map<uint64_t, HitsLeaf> batches_;
+  HitCounters counters_;  // of the batches
   std::set<uint64_t> without_keys_, erased_;
 };
 

@@ -16,6 +16,10 @@ Result<std::vector<ClosedBatch>> Hits::Restore() {
     Result<HitCounters> counters = DecodeHitCounters(**stored);
     if (!counters.ok()) return counters.error();
     next_ = *counters;
+    if (next_.slot > ring_.End()) {
+      return Error{Code::kFailedPrecondition,
+                   "the hits' keyring is older than the database: restore both from one backup"};
+    }
   }
   open_.clear();
   std::vector<ClosedBatch> left;
@@ -25,7 +29,8 @@ Result<std::vector<ClosedBatch>> Hits::Restore() {
   const Status scanned =
       kv_.Scan(Table::kHit, begin, "", [&](std::string_view key, std::string_view value) {
         Result<HitRow> row = DecodeHitRow(value);
-        if (key.size() != kHitKeyBytes || !row.ok()) {
+        if (key.size() != kHitKeyBytes || !row.ok() || ReadU64(key) >= kMaxHitNumber ||
+            row->slot >= ring_.End()) {
           problem = Error{Code::kCorrupt, "a row of hits is damaged; run verbatim fsck"};
           return false;
         }
@@ -88,11 +93,6 @@ Status Hits::Record(const HitRequest& hit, int64_t now) {
   if (batch.count++ == 0) batch.from = now;
   batch.to = std::max(batch.to, now);
   return {};
-}
-
-bool Hits::HasOpen() const {
-  std::lock_guard lock(mutex_);
-  return !open_.empty();
 }
 
 std::vector<ClosedBatch> Hits::CloseInterval() {

@@ -32,10 +32,9 @@ class Hits {
   // row's number is used again.
   Status Record(const HitRequest& hit, int64_t now);
 
-  bool HasOpen() const;
-  // Ends the open interval. Its batches' leaves must be committed before counters() is.
+  // Ends the open interval.
   std::vector<ClosedBatch> CloseInterval();
-  HitCounters counters() const;
+  HitCounters counters() const;  // the open interval, the first free slot
 
  private:
   struct OpenBatch {
@@ -49,7 +48,7 @@ class Hits {
   Keyring& ring_;
   const Reader& reader_;
   mutable std::mutex mutex_;  // guards everything below, and is held while a row is written
-  HitCounters next_;          // the open interval, the first free slot
+  HitCounters next_;
   std::map<std::string, OpenBatch> open_;  // by pseudonym bytes
 };
 

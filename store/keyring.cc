@@ -21,6 +21,7 @@ constexpr uint32_t kVersion = 1;
 constexpr size_t kHeaderBytes = 32, kNonceBytes = 12, kRowBytes = 12 + 64 + 16;
 constexpr size_t kMaxWrappedBytes = 4096;
 constexpr size_t kCachedSegments = 64;
+constexpr uint64_t kMaxSegments = uint64_t{1} << 40;  // so that slots fit 64 bits
 
 class FileKeyWrapper : public KeyWrapper {
  public:
@@ -82,6 +83,7 @@ Result<std::unique_ptr<Keyring>> Keyring::Open(std::string folder, std::string n
     const auto parsed = std::from_chars(file.data(), file.data() + file.size(), number);
     if (parsed.ec != std::errc()) continue;
     if (ring->SegmentPath(number) != ring->folder_ + "/" + std::string(file)) continue;
+    if (number >= kMaxSegments) continue;
     ring->end_ = std::max(ring->end_, number + 1);
   }
   ::closedir(entries);

@@ -7,8 +7,10 @@
 #include <rocksdb/options.h>
 #include <rocksdb/table.h>
 #include <rocksdb/utilities/checkpoint.h>
+#include <rocksdb/version.h>
 #include <rocksdb/write_batch.h>
 
+#include <atomic>
 #include <cstdarg>
 #include <cstdio>
 #include <filesystem>
@@ -55,16 +57,23 @@ rocksdb::Slice ToSlice(std::string_view bytes) { return {bytes.data(), bytes.siz
 // append).
 class RocksDbLogger : public rocksdb::Logger {
  public:
-  RocksDbLogger() : rocksdb::Logger(rocksdb::InfoLogLevel::ERROR_LEVEL) {}
+  // While quiet: what making a new database says of the files that it does not find.
+  explicit RocksDbLogger(bool quiet)
+      : rocksdb::Logger(rocksdb::InfoLogLevel::ERROR_LEVEL), quiet_(quiet) {}
+  void SetQuiet(bool quiet) { quiet_ = quiet; }
   using rocksdb::Logger::Logv;
   void Logv(const char* format, va_list arguments) override {
+    if (quiet_) return;
     char line[512];
     std::vsnprintf(line, sizeof(line), format, arguments);
     LogWarning(std::string("database: ") + line);
   }
+
+ private:
+  std::atomic<bool> quiet_;
 };
 
-rocksdb::DBOptions DatabaseOptions() {
+rocksdb::DBOptions DatabaseOptions(std::shared_ptr<RocksDbLogger> log) {
   rocksdb::DBOptions options;
   options.create_if_missing = true;
   options.create_missing_column_families = true;
@@ -75,7 +84,7 @@ rocksdb::DBOptions DatabaseOptions() {
   options.file_checksum_gen_factory = rocksdb::GetFileChecksumGenCrc32cFactory();
   options.max_total_wal_size = uint64_t{256} << 20;
   options.max_open_files = 256;
-  options.info_log = std::make_shared<RocksDbLogger>();
+  options.info_log = std::move(log);
   options.info_log_level = rocksdb::InfoLogLevel::ERROR_LEVEL;
   options.max_background_jobs = 2;
   return options;
@@ -111,12 +120,16 @@ class KvRocksDb : public Kv {
     const std::vector<rocksdb::ColumnFamilyDescriptor> families = {
         {rocksdb::kDefaultColumnFamilyName, FamilyOptions(false, cache_)},
         {kPayloadFamily, FamilyOptions(true, cache_)}};
+    std::error_code unknown;
+    const bool is_new = !std::filesystem::exists(folder_ + "/CURRENT", unknown) && !unknown;
+    const auto log = std::make_shared<RocksDbLogger>(is_new);
     rocksdb::DB* db = nullptr;
     std::vector<rocksdb::ColumnFamilyHandle*> handles;
     const rocksdb::Status status =
         access == KvAccess::kReadOnly
-            ? rocksdb::DB::OpenForReadOnly(DatabaseOptions(), folder_, families, &handles, &db)
-            : rocksdb::DB::Open(DatabaseOptions(), folder_, families, &handles, &db);
+            ? rocksdb::DB::OpenForReadOnly(DatabaseOptions(log), folder_, families, &handles, &db)
+            : rocksdb::DB::Open(DatabaseOptions(log), folder_, families, &handles, &db);
+    log->SetQuiet(false);
     if (!status.ok()) return ToError(status, folder_);
     db_.reset(db);
     default_ = handles[0];
@@ -273,5 +286,7 @@ Result<std::unique_ptr<Kv>> OpenRocksDb(const std::string& folder, KvAccess acce
   if (Status opened = kv->OpenDatabase(access); !opened.ok()) return opened.error();
   return std::unique_ptr<Kv>(std::move(kv));
 }
+
+std::string RocksDbVersion() { return rocksdb::GetRocksVersionAsString(); }
 
 }  // namespace verbatim::store

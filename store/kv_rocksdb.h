@@ -15,4 +15,7 @@ enum class KvAccess {
 
 Result<std::unique_ptr<Kv>> OpenRocksDb(const std::string& folder, KvAccess access);
 
+// Of the library that runs: "7.8.3".
+std::string RocksDbVersion();
+
 }  // namespace verbatim::store

@@ -112,6 +112,13 @@ Status Ledger::State::CheckAgainst(const TreeHead& kept, const TreeState& state)
                      "): an old copy of the database was put back. Put the newest one back; a log "
                      "that forgets entries cannot go on"};
   }
+  Result<Digest> whole = RootAt(state.tree.size(), reader->nodes());
+  if (!whole.ok()) return whole.error();
+  if (*whole != state.tree.Root()) {
+    return Error{Code::kCorrupt,
+                 "the database's tree state is not that of its tree; run verbatim fsck and restore "
+                 "a backup of this log"};
+  }
   Result<Digest> root = RootAt(kept.size, reader->nodes());
   if (!root.ok()) return root.error();
   if (*root != kept.root) {
@@ -202,6 +209,11 @@ Result<std::unique_ptr<Ledger>> Ledger::Open(DataFolder folder, LedgerOptions op
     Result<EntryView> view = s.reader->Entry(tree->tree.size() - 1, false);
     if (!view.ok()) return view.error();
     last = std::move(view->leaf);
+    if (last->time != tree->time) {
+      return Error{Code::kCorrupt,
+                   "the database's tree state has another time than its last entry; run verbatim "
+                   "fsck and restore a backup of this log"};
+    }
   }
 
   s.publisher = std::make_unique<Publisher>(

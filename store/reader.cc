@@ -1,5 +1,7 @@
 #include "store/reader.h"
 
+#include <algorithm>
+
 #include "base/crypto.h"
 
 namespace verbatim::store {
@@ -149,26 +151,27 @@ Result<std::optional<StoredResult>> Reader::Lookup(std::string_view name_space,
   return std::optional<StoredResult>(std::move(result));
 }
 
-Result<std::vector<Digest>> Reader::BatchCommitments(std::string_view batch_key) const {
-  std::vector<Digest> commitments;
+Result<HitBatch> Reader::ReadBatch(std::string_view batch_key) const {
+  HitBatch batch;
   Status problem;
   const Status scanned = kv_.Scan(
       Table::kHit, batch_key, PrefixEnd(batch_key),
       [&](std::string_view key, std::string_view value) {
         Result<HitRow> row = DecodeHitRow(value);
-        if (key.size() != kHitKeyBytes || !row.ok() ||
-            ReadU32(key.substr(kHitBatchKeyBytes)) != commitments.size()) {
-          problem = Error{Code::kCorrupt, "hit " + std::to_string(commitments.size()) +
+        if (key.size() != kHitKeyBytes || !row.ok() || row->slot >= hits_.End() ||
+            ReadU32(key.substr(kHitBatchKeyBytes)) != batch.hashes.size()) {
+          problem = Error{Code::kCorrupt, "hit " + std::to_string(batch.hashes.size()) +
                                               " of interval " + std::to_string(ReadU64(batch_key)) +
-                                              " is missing or damaged"};
+                                              " is missing or damaged; run verbatim fsck"};
           return false;
         }
-        commitments.push_back(row->commitment);
+        batch.hashes.push_back(LeafHash(AsBytes(row->commitment)));
+        batch.slots_end = std::max(batch.slots_end, row->slot + 1);
         return true;
       });
   if (!scanned.ok()) return scanned.error();
   if (!problem.ok()) return problem.error();
-  return commitments;
+  return batch;
 }
 
 Result<OpenedHit> Reader::OpenHit(std::string_view hit_key, const HitRow& row) const {
@@ -200,16 +203,21 @@ Result<Receipt> Reader::FindReceipt(std::string_view request_id) const {
   receipt.tenant = PseudonymText(decoded->pseudonym);
   if (decoded->hit_key.empty()) {
     receipt.entry = decoded->entry;
+    if (Status own = CheckReceiptEntry(receipt); !own.ok()) return own.error();
     return receipt;
   }
+  const Error damaged{Code::kCorrupt, "the hit of this receipt is missing; run verbatim fsck"};
   Result<std::optional<std::string>> hit_bytes = kv_.Get(Table::kHit, decoded->hit_key);
   if (!hit_bytes.ok()) return hit_bytes.error();
-  if (!*hit_bytes)
-    return Error{Code::kCorrupt, "the hit of this receipt is missing; run verbatim fsck"};
+  if (!*hit_bytes) return damaged;
   Result<HitRow> hit_row = DecodeHitRow(**hit_bytes);
   if (!hit_row.ok()) return hit_row.error();
   Result<OpenedHit> hit = OpenHit(decoded->hit_key, *hit_row);
   if (!hit.ok()) return hit.error();
+  if (hit->record.request_id != request_id ||
+      keys_.Pseudonym(hit->record.tenant) != receipt.tenant) {
+    return Error{Code::kCorrupt, "the receipt names another request's hit; run verbatim fsck"};
+  }
   receipt.hit.emplace();
   receipt.hit->number = ReadU32(std::string_view(decoded->hit_key).substr(kHitBatchKeyBytes));
   receipt.hit->result = hit->record.result;
@@ -218,21 +226,29 @@ Result<Receipt> Reader::FindReceipt(std::string_view request_id) const {
   receipt.hit->commitment = hit_row->commitment;
 
   const std::string batch_key = decoded->hit_key.substr(0, kHitBatchKeyBytes);
-  Result<std::optional<std::string>> batch = kv_.Get(Table::kHitBatch, batch_key);
-  if (!batch.ok()) return batch.error();
-  if (!*batch) return receipt;  // pending
-  Result<uint64_t> entry = DecodeU64(**batch);
+  Result<std::optional<std::string>> leaf = kv_.Get(Table::kHitBatch, batch_key);
+  if (!leaf.ok()) return leaf.error();
+  if (!*leaf) return receipt;  // pending
+  Result<uint64_t> entry = DecodeU64(**leaf);
   if (!entry.ok()) return entry.error();
-  Result<std::vector<Digest>> commitments = BatchCommitments(batch_key);
-  if (!commitments.ok()) return commitments.error();
-  for (Digest& commitment : *commitments) commitment = LeafHash(AsBytes(commitment));
-  if (receipt.hit->number >= commitments->size()) {
-    return Error{Code::kCorrupt, "the hit of this receipt is not in its batch; run verbatim fsck"};
-  }
+  Result<HitBatch> batch = ReadBatch(batch_key);
+  if (!batch.ok()) return batch.error();
+  if (receipt.hit->number >= batch->hashes.size()) return damaged;
   receipt.entry = *entry;
-  receipt.hit->count = commitments->size();
-  receipt.hit->path = PathIn(*commitments, receipt.hit->number);
+  if (Status own = CheckReceiptEntry(receipt); !own.ok()) return own.error();
+  receipt.hit->count = batch->hashes.size();
+  receipt.hit->path = PathIn(batch->hashes, receipt.hit->number);
   return receipt;
+}
+
+// A receipt leads to an entry of its own tenant, never to another's.
+Status Reader::CheckReceiptEntry(const Receipt& receipt) const {
+  Result<EntryView> view = Entry(*receipt.entry, false);
+  if (!view.ok() && view.error().code != Code::kNotFound) return view.error();
+  const bool fits = view.ok() && view->leaf.tenant == receipt.tenant &&
+                    (view->leaf.kind == Kind::kHits) == receipt.hit.has_value();
+  if (fits) return {};
+  return Damaged(*receipt.entry, "the receipt names it, but it is not this receipt's entry");
 }
 
 }  // namespace verbatim::store

@@ -25,6 +25,12 @@ struct OpenedHit {
   std::string bytes, salt;
 };
 
+// The rows of one interval and tenant.
+struct HitBatch {
+  std::vector<Digest> hashes;  // RFC 6962 leaf hashes of the commitments, by number
+  uint64_t slots_end = 0;      // one past the last slot that they use
+};
+
 class Reader {
  public:
   Reader(const Kv& kv, const Keys& keys, const Keyring& entries, const Keyring& hits)
@@ -49,8 +55,9 @@ class Reader {
                                              const Digest& fingerprint) const;
   Result<Receipt> FindReceipt(std::string_view request_id) const;
 
-  // Commitments of a batch of hits, by number. kCorrupt where numbers are missing.
-  Result<std::vector<Digest>> BatchCommitments(std::string_view batch_key) const;
+  // A batch of hits. kCorrupt where numbers are missing.
+  Result<HitBatch> ReadBatch(std::string_view batch_key) const;
+  // hit_key: of kHitKeyBytes.
   Result<OpenedHit> OpenHit(std::string_view hit_key, const HitRow& row) const;
 
   const Keyring& entry_keys() const { return entries_; }
@@ -58,6 +65,8 @@ class Reader {
   const Kv& kv() const { return kv_; }
 
  private:
+  Status CheckReceiptEntry(const Receipt& receipt) const;
+
   const Kv& kv_;
   const Keys& keys_;
   const Keyring& entries_;

@@ -104,6 +104,15 @@ class Members {
     }
     return *digest;
   }
+  // A text of `digits` lower-case hexadecimal digits, or none.
+  std::string Hex(const char* name, size_t digits) {
+    std::string text = Text(name);
+    const bool hex = text.find_first_not_of("0123456789abcdef") == std::string::npos;
+    if (text.empty() || (hex && text.size() == digits)) return text;
+    Fail(std::string(name) + " is not " + std::to_string(digits) +
+         " lower-case hexadecimal digits");
+    return {};
+  }
   void Fail(const std::string& problem) {
     if (status_.ok()) status_ = Error{Code::kCorrupt, std::string(what_) + ": " + problem};
   }
@@ -220,10 +229,10 @@ Result<Leaf> ParseLeaf(std::string_view bytes) {
   } else {
     leaf.time = *time;
   }
-  leaf.tenant = members.Text("tenant");
+  leaf.tenant = members.Hex("tenant", 32);
   leaf.sequence = members.Unsigned("sequence").value_or(0);
-  leaf.model = members.Text("model");
-  leaf.manifest = members.Text("manifest");
+  leaf.model = members.Hex("model", 64);
+  leaf.manifest = members.Hex("manifest", 64);
   leaf.numerics = members.Text("numerics");
   leaf.outcome = members.Text("outcome", true);
   if (const json::Value* references = members.List("references")) {

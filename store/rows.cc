@@ -6,6 +6,8 @@
 namespace verbatim::store {
 namespace {
 
+constexpr uint64_t kMaxTime = 253402300799999999;  // the last microsecond of the year 9999
+
 Error Damaged(const char* what) {
   return {Code::kCorrupt, std::string("a stored ") + what + " has the wrong form"};
 }
@@ -22,12 +24,14 @@ std::string EncodeTreeState(const TreeState& state) {
 
 Result<TreeState> DecodeTreeState(std::string_view bytes) {
   if (bytes.size() < 16 || bytes.size() % 32 != 16) return Damaged("tree state");
+  const uint64_t time = ReadU64(bytes.substr(8));
+  if (time > kMaxTime) return Damaged("tree state");
   std::vector<Digest> hashes;
   for (size_t at = 16; at < bytes.size(); at += 32)
     hashes.push_back(ToDigest(bytes.substr(at, 32)));
   Result<CompactRange> tree = CompactRange::Restore(ReadU64(bytes), std::move(hashes));
   if (!tree.ok()) return tree.error();
-  return TreeState{std::move(*tree), static_cast<int64_t>(ReadU64(bytes.substr(8)))};
+  return TreeState{std::move(*tree), static_cast<int64_t>(time)};
 }
 
 std::string NodeKey(unsigned level, uint64_t index) {
@@ -45,7 +49,11 @@ std::string EncodeHitCounters(const HitCounters& counters) {
 
 Result<HitCounters> DecodeHitCounters(std::string_view bytes) {
   if (bytes.size() != 16) return Damaged("counter of hits");
-  return HitCounters{ReadU64(bytes), ReadU64(bytes.substr(8))};
+  const HitCounters counters{ReadU64(bytes), ReadU64(bytes.substr(8))};
+  if (counters.interval > kMaxHitNumber || counters.slot > kMaxHitNumber) {
+    return Damaged("counter of hits");
+  }
+  return counters;
 }
 
 std::string PseudonymBytes(std::string_view pseudonym) {

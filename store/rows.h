@@ -33,14 +33,15 @@ Result<TreeState> DecodeTreeState(std::string_view bytes);
 
 std::string NodeKey(unsigned level, uint64_t index);
 
-// Rows of a hit interval below the durable `interval` are closed; slots below `slot` are used.
+// One past the last interval whose hits have their leaves, and one past the last slot they use.
 struct HitCounters {
   uint64_t interval = 0, slot = 0;
 };
+inline constexpr uint64_t kMaxHitNumber = uint64_t{1} << 62;  // of intervals and slots
 std::string EncodeHitCounters(const HitCounters& counters);
 Result<HitCounters> DecodeHitCounters(std::string_view bytes);
 
-// A tenant pseudonym as 16 bytes; zeros for the server itself.
+// A leaf's tenant pseudonym as 16 bytes; zeros for the server itself.
 std::string PseudonymBytes(std::string_view pseudonym);
 std::string PseudonymText(std::string_view bytes);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <initializer_list>
+#include <limits>
 
 #include "base/clock.h"
 #include "base/crypto.h"
@@ -251,14 +252,19 @@ Status Sequencer::AddClockJump(Group& group) {
 
 Status Sequencer::AddHitBatches(Group& group) {
   if (closed_batches_.empty()) return {};
+  Result<std::optional<std::string>> stored = kv_.Get(Table::kMeta, kMetaInterval);
+  if (!stored.ok()) return stored.error();
+  Result<HitCounters> counters = *stored ? DecodeHitCounters(**stored) : HitCounters{};
+  if (!counters.ok()) return counters.error();
   for (const ClosedBatch& closed : closed_batches_) {
-    Result<std::vector<Digest>> commitments = reader_.BatchCommitments(closed.key);
-    if (!commitments.ok()) return commitments.error();
-    if (commitments->empty()) continue;
-    for (Digest& commitment : *commitments) commitment = LeafHash(AsBytes(commitment));
+    Result<HitBatch> batch = reader_.ReadBatch(closed.key);
+    if (!batch.ok()) return batch.error();
+    if (batch->hashes.empty()) continue;
+    counters->interval = std::max(counters->interval, ReadU64(closed.key) + 1);
+    counters->slot = std::max(counters->slot, batch->slots_end);
     json::Value hits = json::Value::MakeObject();
-    hits.Set("count", static_cast<uint64_t>(commitments->size()));
-    hits.Set("root", HexEncode(RootOf(*commitments)));
+    hits.Set("count", static_cast<uint64_t>(batch->hashes.size()));
+    hits.Set("root", HexEncode(RootOf(batch->hashes)));
     if (closed.from != 0) {
       hits.Set("from", FormatTime(closed.from));
       hits.Set("to", FormatTime(closed.to));
@@ -271,7 +277,9 @@ Status Sequencer::AddHitBatches(Group& group) {
     Result<Appended> placed = Place(group, append);
     if (!placed.ok()) return placed.error();
   }
-  group.batch.Put(Table::kMeta, kMetaInterval, EncodeHitCounters(hits_.counters()));
+  if (counters->interval > 0) {
+    group.batch.Put(Table::kMeta, kMetaInterval, EncodeHitCounters(*counters));
+  }
   return {};
 }
 
@@ -292,6 +300,11 @@ Result<uint64_t> Sequencer::NextSequence(const Group& group, const std::string& 
   if (!*row) return uint64_t{1};
   Result<uint64_t> last = DecodeU64(**row);
   if (!last.ok()) return last.error();
+  if (*last == std::numeric_limits<uint64_t>::max()) {
+    return Error{Code::kCorrupt, "tenant " + pseudonym +
+                                     " has a damaged counter; run verbatim "
+                                     "fsck"};
+  }
   return *last + 1;
 }
 

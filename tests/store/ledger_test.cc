@@ -195,10 +195,30 @@ TEST_F(LedgerTest, FilesAndFoldersAreForTheirOwnerAlone) {
            perms::none;
   };
   for (const char* name :
-       {"", "/keys", "/keys/log.key", "/keys/wrapping.key", "/keys/tenant.key", "/keys/index.key",
-        "/keyring", "/keyring/entries/00000000.keys", "/LOCK", "/control.sock", "/checkpoint"}) {
+       {"", "/db", "/tmp", "/keys", "/keys/log.key", "/keys/wrapping.key", "/keys/tenant.key",
+        "/keys/index.key", "/keyring", "/keyring/entries/00000000.keys", "/LOCK", "/control.sock",
+        "/checkpoint"}) {
     EXPECT_FALSE(open_to_others(folder_.path() + name)) << name;
   }
+}
+
+TEST_F(LedgerTest, AnExistingFolderIsTakenFromOthers) {
+  using std::filesystem::perms;
+  for (const char* name : {"", "/db"}) {
+    std::filesystem::create_directory(folder_.path() + name);
+    std::filesystem::permissions(folder_.path() + name, perms(0755));
+  }
+  auto ledger = Open(nullptr);
+  for (const char* name : {"", "/db"}) {
+    EXPECT_EQ(std::filesystem::status(folder_.path() + name).permissions(), perms(0700)) << name;
+  }
+}
+
+TEST_F(LedgerTest, TheFirstStartLogsNoError) {
+  ::testing::internal::CaptureStderr();
+  Open(nullptr)->Close().ok();
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(log.find("database:"), std::string::npos) << log;
 }
 
 TEST_F(LedgerTest, TimeNeverGoesBackAndAJumpIsAnEntry) {
