@@ -38,9 +38,7 @@ Status CheckOptions(const EngineOptions& o) {
 // Rounding and self-test on every thread that will compute.
 Status CheckMachine(const kernels::Ops& ops, WorkerPool& workers) {
   std::vector<Status> results(workers.size());
-  workers.Run([&](uint32_t worker) {
-    results[worker] = worker == 0 ? kernels::SelfTest(ops) : kernels::CheckFloatEnvironment();
-  });
+  workers.Run([&](uint32_t worker) { results[worker] = kernels::SelfTest(ops); });
   for (Status& s : results) {
     if (!s.ok()) return std::move(s);
   }
