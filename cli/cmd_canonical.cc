@@ -11,16 +11,12 @@
 namespace verbatim::cli {
 namespace {
 
-[[noreturn]] void Fail(const std::string& message, int code) {
-  std::fprintf(stderr, "verbatim canonical: %s\n", message.c_str());
-  throw CLI::RuntimeError(code);
-}
-
 void Canonical(const std::string& file) {
-  const auto text = ReadWhole(file);
-  if (!text.ok()) Fail(text.error().message, 2);
-  const auto value = json::Parse(*text);
-  if (!value.ok()) Fail(file + ": " + value.error().message, 1);
+  const auto value = ReadJson(file);
+  if (!value.ok()) {
+    std::fprintf(stderr, "verbatim canonical: %s\n", value.error().message.c_str());
+    throw CLI::RuntimeError(2);
+  }
   const std::string canonical = json::Canonical(*value);
   std::fwrite(canonical.data(), 1, canonical.size(), stdout);
 }

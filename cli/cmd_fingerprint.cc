@@ -103,7 +103,7 @@ class Backends {
 template <typename T>
 T OrFail(const std::string& file, std::variant<T, HttpError> result) {
   if (const auto* error = std::get_if<HttpError>(&result)) {
-    Fail(file + ": " + (error->param.empty() ? "" : error->param + ": ") + error->message, 1);
+    Fail(file + ": " + (error->param.empty() ? "" : error->param + ": ") + error->message, 2);
   }
   return std::get<T>(std::move(result));
 }

@@ -5,9 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <cstdio>
-#include <fstream>
 #include <future>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,6 +13,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "cli/commands.h"
+#include "cli/files.h"
 #include "engine/chat_template.h"
 #include "engine/engine.h"
 #include "engine/tokenizer.h"
@@ -60,18 +59,9 @@ uint64_t ParseSeed(const std::string& text) {
   return seed + static_cast<uint64_t>(negative);
 }
 
-json::Value ReadJson(const char* flag, const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) Fail(std::string(flag) + ": cannot read " + path);
-  const std::string text(std::istreambuf_iterator<char>(in), {});
-  Result<json::Value> value = json::Parse(text);
-  if (!value) Fail(path + ": " + value.error().message);
-  return std::move(*value);
-}
-
 // {"tokens":[...]}.
 std::vector<int32_t> PromptFromIds(const std::string& path) {
-  const json::Value file = ReadJson("--prompt-ids", path);
+  const json::Value file = ValueOrFail(ReadJson(path));
   const json::Value* tokens = file.Find("tokens");
   std::vector<int32_t> ids;
   if (tokens == nullptr || !tokens->is_array()) Fail(path + ": needs {\"tokens\":[...]}");
@@ -85,7 +75,7 @@ std::vector<int32_t> PromptFromIds(const std::string& path) {
 
 // An array of messages, or a request's object with "messages" and perhaps "tools".
 std::vector<int32_t> PromptFromChat(const engine::Engine& engine, const std::string& path) {
-  json::Value file = ReadJson("--chat", path);
+  json::Value file = ValueOrFail(ReadJson(path));
   engine::ChatRequest chat;
   if (const json::Value* tools = file.Find("tools")) chat.tools = *tools;
   if (const json::Value* messages = file.Find("messages")) {

@@ -110,7 +110,7 @@ void Render(const Flags& flags) {
   const auto tokenizer = ValueOrFail(engine::LoadTokenizer(file));
   const auto source = ValueOrFail(file.String("tokenizer.chat_template"));
   const auto chat_template = ValueOrFail(engine::ChatTemplate::Parse(source));
-  json::Value chat = ValueOrFail(json::Parse(ValueOrFail(ReadWhole(flags.chat))));
+  json::Value chat = ValueOrFail(ReadJson(flags.chat));
 
   engine::ChatRequest request;
   if (chat.is_array()) {

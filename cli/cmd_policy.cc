@@ -52,8 +52,8 @@ void Explain(const Flags& flags) {
   const auto text = ReadWhole(flags.request);
   if (!text.ok()) Fail(text.error().message, 2);
   const auto request = json::Parse(*text);
-  if (!request.ok()) Fail(flags.request + ": " + request.error().message, 1);
-  if (!request->is_object()) Fail(flags.request + ": a request is a JSON object", 1);
+  if (!request.ok()) Fail(flags.request + ": " + request.error().message, 2);
+  if (!request->is_object()) Fail(flags.request + ": a request is a JSON object", 2);
   const policies::Decision d = policies::Decide(policy, {flags.tenant, flags.subject, "none"},
                                                 flags.endpoint, *request, text->size());
   if (d.refusal) {

@@ -32,4 +32,12 @@ Result<std::string> ReadWhole(const std::string& path, size_t max_bytes) {
   return text;
 }
 
+Result<json::Value> ReadJson(const std::string& path) {
+  const auto text = ReadWhole(path);
+  if (!text.ok()) return text.error();
+  auto value = json::Parse(*text);
+  if (!value.ok()) return Error{value.error().code, path + ": " + value.error().message};
+  return value;
+}
+
 }  // namespace verbatim::cli
