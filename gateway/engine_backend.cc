@@ -8,6 +8,7 @@
 #include "engine/tokenizer.h"
 #include "gateway/fingerprint.h"
 #include "gateway/wire/openai.h"
+#include "gateway/wire/openai_fields.h"
 
 namespace verbatim::gateway {
 
@@ -25,8 +26,13 @@ HttpError BadRequest(std::string message, std::string param, std::string code) {
 // What the engine refuses or reports, as the client sees it.
 HttpError FromEngine(const Error& error) {
   switch (error.code) {
-    case Code::kInvalid:
-      return BadRequest(error.message, "", "invalid_value");
+    case Code::kInvalid: {
+      // The engine's messages begin with the field: "stop: each string must be ...".
+      const size_t colon = error.message.find(':');
+      const std::string field = error.message.substr(0, colon);
+      const bool named = colon != std::string::npos && FindField(field, kBoth) != nullptr;
+      return BadRequest(error.message, named ? field : "", "invalid_value");
+    }
     case Code::kUnavailable:
       return {.status = 429,
               .message = "The engine's queue is full; try again shortly.",

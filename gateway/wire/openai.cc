@@ -470,8 +470,8 @@ std::string IgnoredHeader(const GenerationRequest& request) {
   static constexpr char kHex[] = "0123456789ABCDEF";
   std::string out;
   for (const std::string& name : request.ignored) {
-    if (name.empty()) continue;
     std::string safe = out.empty() ? "" : ", ";
+    if (name.empty()) safe += "\"\"";
     for (const char c : name) {
       const auto b = static_cast<uint8_t>(c);
       const bool plain = (b >= '0' && b <= '9') || (b >= 'a' && b <= 'z') ||

@@ -42,11 +42,11 @@ constexpr Field kFields[] = {
     {"parallel_tool_calls",       kChat,         kBool,    kInert},
 
     {"n",                         kBoth,         kInteger, kRefused, 1, 128, "1"},
-    {"tools",                     kChat,         kArray,   kRefused, 0, 0, "[]"},
+    {"tools",                     kBoth,         kArray,   kRefused, 0, 0, "[]"},
     {"tool_choice",               kChat,         kAny,     kRefused, 0, 0, "\"none\"|\"auto\""},
     {"functions",                 kChat,         kArray,   kRefused, 0, 0, "[]"},
     {"function_call",             kChat,         kAny,     kRefused, 0, 0, "\"none\"|\"auto\""},
-    {"response_format",           kChat,         kObject,  kRefused, 0, 0, "{\"type\":\"text\"}"},
+    {"response_format",           kBoth,         kObject,  kRefused, 0, 0, "{\"type\":\"text\"}"},
     {"logprobs",                  kChat,         kBool,    kRefused, 0, 0, "false"},
     {"top_logprobs",              kChat,         kInteger, kRefused, 0, 20, "0"},
     {"modalities",                kChat,         kArray,   kRefused, 0, 0, "[\"text\"]"},
@@ -56,9 +56,10 @@ constexpr Field kFields[] = {
     {"reasoning_effort",          kChat,         kString,  kRefused, 0, 0, "\"none\""},
     {"verbosity",                 kChat,         kString,  kRefused, 0, 0, "\"medium\""},
     {"logprobs",                  kCompletions,  kInteger, kRefused, 0, 20},
-    {"echo",                      kCompletions,  kBool,    kRefused, 0, 0, "false"},
-    {"suffix",                    kCompletions,  kString,  kRefused, 0, 0, "\"\""},
-    {"best_of",                   kCompletions,  kInteger, kRefused, 1, 20, "1"},
+    {"echo",                      kBoth,         kBool,    kRefused, 0, 0, "false"},
+    {"suffix",                    kBoth,         kString,  kRefused, 0, 0, "\"\""},
+    {"max_completion_tokens",     kCompletions,  kInteger, kRefused},
+    {"best_of",                   kBoth,         kInteger, kRefused, 1, 20, "1"},
 
     // Of vLLM, llama.cpp and others.
     {"min_tokens",                kBoth,         kInteger, kRefused, 0, kAnyCount, "0"},
