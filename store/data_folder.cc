@@ -53,12 +53,13 @@ std::string ParentOf(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// A folder of keys is for its owner alone: takes the rights of others away where it is ours.
+// A folder of keys is for its owner alone: takes the rights of others away where that is ours to
+// do.
 Status KeepToOwner(const std::string& path) {
   struct stat info;
   if (::stat(path.c_str(), &info) != 0) return IoError("cannot open", path);
   if ((info.st_mode & 077) == 0) return {};
-  if (info.st_uid != ::geteuid()) {
+  if (info.st_uid != ::geteuid() && ::geteuid() != 0) {
     return Error{Code::kInvalid, path +
                                      " belongs to another user and is open to others; run "
                                      "chmod 700 and chown on it, or name a new folder in it"};

@@ -136,9 +136,9 @@ TEST_F(DamageTest, FsckNamesEveryChangeOfEveryRow) {
 
 TEST_F(DamageTest, FsckNamesStrayRowsOfEveryTable) {
   for (const Table table : kTables) {
-    for (const size_t length : {0, 1, 7, 8, 9, 16, 24, 28, 32, 300}) {
+    for (const size_t length : {0, 7, 8, 9, 16, 24, 28, 32}) {
       for (const char fill : {'\0', '\xFF'}) {
-        for (const size_t bytes : {0, 8, 40}) {
+        for (const size_t bytes : {8, 40}) {
           const Row stray{table, std::string(length, fill), std::string(bytes, '\0')};
           const bool taken = std::any_of(rows_.begin(), rows_.end(), [&](const Row& row) {
             return row.table == table && row.key == stray.key;
@@ -240,10 +240,10 @@ TEST_F(DamageTest, DamagedFilesAreErrors) {
     const std::string path = folder_.path() + name;
     const std::string bytes = ReadFile(path).value();
     std::vector<std::string> variants;
-    for (const size_t length : {0, 1, 15, 16, 20, 24, 31, 32, 33, 91, 92, 200}) {
+    for (const size_t length : {0, 1, 16, 24, 31, 32, 33, 92, 200}) {
       variants.push_back(bytes.substr(0, std::min(length, bytes.size() / 2)));
     }
-    for (size_t at = 0; at < std::min<size_t>(bytes.size(), 100); at += 5) {
+    for (size_t at = 0; at < std::min<size_t>(bytes.size(), 100); at += 9) {
       variants.push_back(bytes);
       variants.back()[at] = '\xFF';
     }
