@@ -15,6 +15,21 @@
 namespace verbatim::store {
 namespace {
 
+// A finding quotes bytes of the database: what is no text, or would steer a terminal, as \xNN.
+std::string Printable(std::string_view text) {
+  const bool utf8 = IsUtf8(text);
+  std::string out;
+  for (const char c : text) {
+    const auto byte = static_cast<uint8_t>(c);
+    if (byte < 0x20 || byte == 0x7F || (byte >= 0x80 && !utf8)) {
+      out += "\\x" + HexEncode(std::string_view(&c, 1));
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
 // One pass over the leaves, then one over each table that points back at them.
 class Checker {
  public:
@@ -38,9 +53,9 @@ class Checker {
   }
 
  private:
-  void Find(const char* kind, std::optional<uint64_t> entry, std::string what) {
+  void Find(const char* kind, std::optional<uint64_t> entry, const std::string& what) {
     if (report_.findings.size() < kMaxFindings) {
-      report_.findings.push_back({kind, entry, std::move(what)});
+      report_.findings.push_back({kind, entry, Printable(what)});
     } else {
       ++report_.findings_omitted;
     }

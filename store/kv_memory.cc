@@ -13,11 +13,6 @@ void KvMemory::FailRecover(int n) {
   fail_recover_ = n;
 }
 
-int KvMemory::commits() const {
-  std::lock_guard lock(mutex_);
-  return commits_;
-}
-
 void KvMemory::Tamper(Table table, std::string_view key, std::optional<std::string> value) {
   std::lock_guard lock(mutex_);
   if (value) {
@@ -61,7 +56,6 @@ Status KvMemory::Scan(Table table, std::string_view begin, std::string_view end,
 
 Status KvMemory::Commit(const Batch& batch, bool) {
   std::lock_guard lock(mutex_);
-  ++commits_;
   if (failed_) return Error{Code::kIo, "injected: the store waits for recovery"};
   for (const Batch::Precondition& wanted : batch.preconditions()) {
     const auto row = rows_.find(Key{wanted.table, wanted.key});

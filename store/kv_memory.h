@@ -22,7 +22,6 @@ class KvMemory : public Kv {
   void FailCommit(int n, Fault fault);
   // The next n calls of Recover fail too.
   void FailRecover(int n);
-  int commits() const;  // Commit calls so far
 
   // For tests that damage rows. Put(nullopt) deletes.
   void Tamper(Table table, std::string_view key, std::optional<std::string> value);
@@ -42,7 +41,6 @@ class KvMemory : public Kv {
   using Key = std::pair<Table, std::string>;
   mutable std::mutex mutex_;  // guards everything below
   std::map<Key, std::string, std::less<>> rows_;
-  int commits_ = 0;
   int fail_in_ = 0;
   Fault fault_ = Fault::kNone;
   bool failed_ = false;

@@ -68,6 +68,9 @@ class DamageTest : public LedgerFixture {
         CheckLedger(Reader(damaged, keys_, *entries_, *hits_), checkpoint_, {});
     ASSERT_TRUE(report.ok()) << what << ": " << report.error().message;
     EXPECT_FALSE(report->clean()) << what;
+    const std::string text = json::Serialize(ToJson(*report));
+    EXPECT_TRUE(json::Parse(text).ok()) << what;
+    EXPECT_EQ(text.find('\x1B'), std::string::npos) << what;
   }
 
   // Opens a ledger over the rows and asks it for everything. Whatever comes, it comes back.
@@ -119,7 +122,7 @@ TEST_F(DamageTest, FsckNamesEveryChangeOfEveryRow) {
     for (const size_t length : {size_t{0}, size_t{1}, size / 2, size - 1}) {
       if (length < size) changed("cut to " + std::to_string(length), row.value.substr(0, length));
     }
-    const size_t step = std::max<size_t>(size / 6, 1);
+    const size_t step = std::max<size_t>(size / 4, 1);
     for (size_t at = 0; at < size; at += step) {
       changed("bit at " + std::to_string(at), Flip(row.value, at));
     }
@@ -175,6 +178,8 @@ TEST_F(DamageTest, FsckNamesWellFormedRowsWithImpossibleContents) {
       {Table::kTenant, PseudonymBytes(keys_.Pseudonym("acme")), std::string(8, '\xFF')},
       {Table::kReceipt, "stray", EncodeReceiptRow({std::string(16, 'x'), 2, ""})},
       {Table::kReceipt, "stray", EncodeReceiptRow({std::string(16, 'x'), 0, std::string(28, 'x')})},
+      {Table::kReceipt, "\xFF\x1B[2J\n", "x"},
+      {Table::kMeta, kMetaOrigin, "\x1B[2J"},
       {Table::kHit, std::string(28, '\xFF'), std::string(100, '\xFF')},
       {Table::kHitBatch, std::string(24, '\xFF'), EncodeU64(5)},
       {Table::kIndex, std::string(32, 'x'), std::string(8, '\xFF')},
