@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -54,6 +55,21 @@ void RemoveTree(const std::string& path) {
   if (error) LogWarning("cannot remove " + path + ": " + error.message());
 }
 
+// Opens a snapshot's folder and locks it; -1 where that cannot be.
+int Hold(const std::string& path, int operation) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd >= 0 && ::flock(fd, operation) == 0) return fd;
+  if (fd >= 0) ::close(fd);
+  return -1;
+}
+
+// Whether a client of an earlier server still reads the snapshot.
+bool IsHeld(const std::string& path) {
+  const int fd = Hold(path, LOCK_EX | LOCK_NB);
+  if (fd >= 0) ::close(fd);
+  return fd < 0;
+}
+
 // Segment files are replaced, never changed, so that a second name for one is a copy of it.
 Status LinkKeyring(const std::string& from, const std::string& to) {
   std::error_code error;
@@ -86,7 +102,8 @@ Result<std::unique_ptr<ControlServer>> ControlServer::Start(const DataFolder& fo
   std::error_code error;
   for (fs::directory_iterator left(folder.temporary(), error), end; !error && left != end;
        left.increment(error)) {
-    if (left->path().filename().string().starts_with("snapshot-")) RemoveTree(left->path());
+    const std::string name = left->path().filename().string();
+    if (name.starts_with("snapshot-") && !IsHeld(left->path())) RemoveTree(left->path());
   }
   const SocketAddress address(folder.path());
   if (address.folder_fd < 0) return SocketError("cannot open", folder.path());
@@ -155,12 +172,14 @@ void ControlServer::Run() {
       }
     }
   }
-  for (Client& client : clients) drop(client);
+  // Who still reads keeps the snapshot (SnapshotLease deletes it).
+  for (const Client& client : clients) ::close(client.fd);
 }
 
 std::string ControlServer::Answer(Client& client, std::string_view command) {
   if (command != "snapshot") return "error unknown command; there is: snapshot";
-  const std::string path = folder_.temporary() + "/snapshot-" + std::to_string(next_snapshot_++);
+  const std::string path = folder_.temporary() + "/snapshot-" + std::to_string(::getpid()) + "-" +
+                           std::to_string(next_snapshot_++);
   client.snapshots.push_back(path);
   if (Status made = MakeSnapshot(path); !made.ok()) return "error " + made.error().message;
   return "ok tmp/" + fs::path(path).filename().string();
@@ -187,7 +206,7 @@ Result<SnapshotLease> SnapshotLease::Request(const DataFolder& folder) {
   if (address.folder_fd < 0) return absent;
   const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return SocketError("cannot open a socket for", folder.path());
-  SnapshotLease lease(fd, "");
+  SnapshotLease lease(fd);
   if (::connect(fd, address.get(), sizeof(address.address)) != 0) return absent;
   constexpr std::string_view kCommand = "snapshot\n";
   if (::send(fd, kCommand.data(), kCommand.size(), MSG_NOSIGNAL) !=
@@ -215,13 +234,21 @@ Result<SnapshotLease> SnapshotLease::Request(const DataFolder& folder) {
                  "the server at " + folder.path() + " answered: " + name.substr(0, 200)};
   }
   lease.path_ = folder.path() + "/" + name.substr(3);
+  lease.hold_fd_ = Hold(lease.path_, LOCK_SH | LOCK_NB);
+  if (lease.hold_fd_ < 0) {
+    return Error{Code::kUnavailable, "the server at " + folder.path() + " is stopping; try again"};
+  }
   return lease;
 }
 
 SnapshotLease::SnapshotLease(SnapshotLease&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)) {}
+    : fd_(std::exchange(other.fd_, -1)),
+      hold_fd_(std::exchange(other.hold_fd_, -1)),
+      path_(std::exchange(other.path_, {})) {}
 
 SnapshotLease::~SnapshotLease() {
+  if (!path_.empty()) RemoveTree(path_);
+  if (hold_fd_ >= 0) ::close(hold_fd_);
   if (fd_ >= 0) ::close(fd_);
 }
 

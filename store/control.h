@@ -1,7 +1,8 @@
 // The control socket of a data folder: readers (fsck, export, replay) get a snapshot from the
 // server that owns the folder. One line each way: "snapshot\n" -> "ok <folder>\n" or "error
 // <message>\n"; the snapshot, in the data folder's tmp/, lives until the client closes the
-// connection or dies.
+// connection or dies. Where the server stops first, it lives on for the client, which deletes it
+// (the next server deletes what nobody holds).
 //
 // A snapshot is a data folder of its own but for keys/: db/, keyring/, checkpoint.
 #pragma once
@@ -39,7 +40,7 @@ class ControlServer {
   std::thread thread_;
 };
 
-// A client's hold on a snapshot; the server deletes it when this goes away.
+// A client's hold on a snapshot, which is deleted when this goes away.
 class SnapshotLease {
  public:
   // kNotFound where no server answers at that folder's socket.
@@ -50,8 +51,9 @@ class SnapshotLease {
   const std::string& path() const { return path_; }
 
  private:
-  SnapshotLease(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
-  int fd_;
+  explicit SnapshotLease(int fd) : fd_(fd) {}
+  int fd_;            // the connection
+  int hold_fd_ = -1;  // the snapshot's folder, locked: nobody else deletes it
   std::string path_;
 };
 

@@ -3,9 +3,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
 #include <map>
 #include <set>
+#include <thread>
 
+#include "base/clock.h"
 #include "base/crypto.h"
 #include "store/checkpoint.h"
 #include "store/control.h"
@@ -14,6 +18,8 @@
 
 namespace verbatim::store {
 namespace {
+
+constexpr int64_t kServerWaitMicros = 10'000'000;
 
 // A finding quotes bytes of the database: what is no text, or would steer a terminal, as \xNN.
 std::string Printable(std::string_view text) {
@@ -39,9 +45,10 @@ class Checker {
   Result<FsckReport> Run(const std::optional<std::string>& kept_checkpoint) {
     ReadCheckpoint(kept_checkpoint);
     if (Status status = CheckMeta(); !status.ok()) return status.error();
-    for (const auto step : {&Checker::CheckEntries, &Checker::CheckTreeState,
-                            &Checker::CheckStrayRows, &Checker::CheckIndex, &Checker::CheckReceipts,
-                            &Checker::CheckTenants, &Checker::CheckHits}) {
+    for (const auto step :
+         {&Checker::CheckEntries, &Checker::CheckTreeState, &Checker::CheckStrayRows,
+          &Checker::CheckIndex, &Checker::CheckReceipts, &Checker::CheckTenants,
+          &Checker::CheckHits, &Checker::CheckUnusedKeys}) {
       if (Status status = (this->*step)(); !status.ok()) return status.error();
     }
     CheckErasures();
@@ -544,6 +551,35 @@ class Checker {
     }
   }
 
+  // The rows that entries and hits did not use yet: a damaged one would stop the log when its turn
+  // comes.
+  Status CheckUnusedKeys() {
+    if (!options_.unused_keys) return {};
+    if (Status s = CheckUnusedKeys(reader_.entry_keys(), "entries", tree_.size()); !s.ok()) {
+      return s;
+    }
+    return CheckUnusedKeys(reader_.hit_keys(), "hits", 0);
+  }
+
+  Status CheckUnusedKeys(const Keyring& ring, const char* name, uint64_t first) {
+    uint64_t damaged = 0;
+    std::optional<uint64_t> example;
+    for (uint64_t slot = first; slot < ring.End(); ++slot) {
+      Result<SlotKeys> keys = ring.Get(slot);
+      if (keys.ok() || keys.error().code == Code::kNotFound) continue;  // sound, or erased
+      if (keys.error().code == Code::kIo) return keys.error();
+      ++damaged;
+      if (!example) example = slot;
+    }
+    if (damaged > 0) {
+      Find("keyring", std::nullopt,
+           "the keyring \"" + std::string(name) + "\" has " + std::to_string(damaged) +
+               " damaged rows, the first is slot " + std::to_string(*example) + "; restore " +
+               ring.SegmentPath(*example / Keyring::kSlotsPerSegment));
+    }
+    return {};
+  }
+
   struct HitsLeaf {
     std::string tenant;
     uint64_t count = 0;
@@ -566,11 +602,24 @@ class Checker {
   std::set<uint64_t> without_keys_, erased_;
 };
 
+// A ledger of which nothing can be read: damage, not a failure to check.
+FsckReport Unreadable(const char* kind, const std::string& what) {
+  FsckReport report;
+  report.findings.push_back({kind, std::nullopt, what});
+  return report;
+}
+
 Result<FsckReport> CheckFolder(const DataFolder& tables, const DataFolder& secrets,
                                const FsckOptions& options) {
   Result<Keys> keys = LoadKeys(secrets, "", false);
   if (!keys.ok()) return keys.error();
+  if (::access((tables.database() + "/CURRENT").c_str(), F_OK) != 0 && errno == ENOENT) {
+    return Unreadable("database", tables.database() + "/CURRENT is missing");
+  }
   Result<std::unique_ptr<Kv>> kv = OpenRocksDb(tables.database(), KvAccess::kReadOnly);
+  if (!kv.ok() && kv.error().code == Code::kCorrupt) {
+    return Unreadable("database", kv.error().message);
+  }
   if (!kv.ok()) return kv.error();
   Result<std::unique_ptr<Keyring>> entries =
       Keyring::Open(tables.keyring() + "/entries", "entries", *keys->wrapper, false);
@@ -595,20 +644,28 @@ Result<FsckReport> CheckLedger(const Reader& reader,
 
 Result<FsckReport> Fsck(const std::string& path, const FsckOptions& options) {
   const DataFolder unlocked = DataFolder::Unlocked(path);
-  if (::access((unlocked.database() + "/CURRENT").c_str(), F_OK) != 0) {
+  if (::access(unlocked.keys().c_str(), F_OK) != 0) {
     return Error{Code::kNotFound,
                  "there is no ledger in " + path + "; name a data folder with --data"};
   }
-  Result<DataFolder> owned = DataFolder::Open(path);
-  if (owned.ok()) return CheckFolder(*owned, *owned, options);
-  if (owned.error().code != Code::kFailedPrecondition) return owned.error();
-  Result<SnapshotLease> lease = SnapshotLease::Request(unlocked);
-  if (!lease.ok()) {
-    return lease.error().code == Code::kNotFound ? owned.error() : lease.error();
+  // A server that starts or stops has the folder, but answers at its socket not yet or no more.
+  const int64_t give_up = MonotonicMicros() + kServerWaitMicros;
+  for (;;) {
+    Result<DataFolder> owned = DataFolder::Open(path);
+    if (owned.ok()) return CheckFolder(*owned, *owned, options);
+    if (owned.error().code != Code::kFailedPrecondition) return owned.error();
+    Result<SnapshotLease> lease = SnapshotLease::Request(unlocked);
+    if (lease.ok()) {
+      Result<FsckReport> report =
+          CheckFolder(DataFolder::Unlocked(lease->path()), unlocked, options);
+      if (report.ok()) report->snapshot = true;
+      return report;
+    }
+    if (MonotonicMicros() > give_up) {
+      return lease.error().code == Code::kNotFound ? owned.error() : lease.error();
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
-  Result<FsckReport> report = CheckFolder(DataFolder::Unlocked(lease->path()), unlocked, options);
-  if (report.ok()) report->snapshot = true;
-  return report;
 }
 
 json::Value ToJson(const FsckReport& report) {

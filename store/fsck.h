@@ -33,7 +33,9 @@ inline constexpr size_t kMaxFindings = 1000;
 
 struct FsckOptions {
   bool deep = false;  // also every database file against its checksum
-  std::function<void(uint64_t done, uint64_t total)> progress;  // per entry; may be empty
+  std::function<void(uint64_t done, uint64_t total)> progress = {};  // per entry; may be empty
+  // Also the keyring's rows that nothing has used yet (some 10 ms a segment).
+  bool unused_keys = true;
 };
 
 // kept_checkpoint: the bytes of the checkpoint file, where it could be read. Errors only where the

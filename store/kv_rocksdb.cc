@@ -31,8 +31,9 @@ Error ToError(const rocksdb::Status& status, const std::string& folder) {
   if (status.IsNoSpace()) {
     return {Code::kIo, text + "; free some space on that disk, the server then goes on by itself"};
   }
-  if (status.IsCorruption()) {
-    return {Code::kCorrupt, text + "; run verbatim fsck, and restore a backup if it names damage"};
+  const bool file_is_gone = status.ToString().find("No such file") != std::string::npos;
+  if (status.IsCorruption() || status.IsPathNotFound() || file_is_gone) {
+    return {Code::kCorrupt, text + "; verbatim fsck says what is damaged, a backup restores it"};
   }
   if (status.IsIOError() && status.ToString().find("No space left") != std::string::npos) {
     return {Code::kIo, text + "; free some space on that disk, the server then goes on by itself"};

@@ -61,6 +61,7 @@ class Reader {
   Result<OpenedHit> OpenHit(std::string_view hit_key, const HitRow& row) const;
 
   const Keyring& entry_keys() const { return entries_; }
+  const Keyring& hit_keys() const { return hits_; }
   const Keys& keys() const { return keys_; }
   const Kv& kv() const { return kv_; }
 

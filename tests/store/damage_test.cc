@@ -65,7 +65,7 @@ class DamageTest : public LedgerFixture {
 
   void ExpectNamed(const KvMemory& damaged, const std::string& what) {
     const Result<FsckReport> report =
-        CheckLedger(Reader(damaged, keys_, *entries_, *hits_), checkpoint_, {});
+        CheckLedger(Reader(damaged, keys_, *entries_, *hits_), checkpoint_, {.unused_keys = false});
     ASSERT_TRUE(report.ok()) << what << ": " << report.error().message;
     EXPECT_FALSE(report->clean()) << what;
     const std::string text = json::Serialize(ToJson(*report));
@@ -250,7 +250,7 @@ TEST_F(DamageTest, DamagedFilesAreErrors) {
     }
     for (size_t at = 0; at < std::min<size_t>(bytes.size(), 100); at += 9) {
       variants.push_back(bytes);
-      variants.back()[at] = '\xFF';
+      variants.back()[at] = static_cast<char>(~variants.back()[at]);
     }
     for (const std::string& variant : variants) {
       Overwrite(path, variant);

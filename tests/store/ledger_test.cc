@@ -265,7 +265,7 @@ TEST_F(LedgerTest, SixtyFourAppendersMakeOneLinearLog) {
   EXPECT_EQ(ledger->Size(), uint64_t{kThreads * kEach + 1});
   EXPECT_TRUE(ledger->Close().ok());
   ledger.reset();
-  const Result<FsckReport> report = Fsck(folder_.path(), {.deep = true, .progress = {}});
+  const Result<FsckReport> report = Fsck(folder_.path(), {.deep = true});
   ASSERT_TRUE(report.ok()) << report.error().message;
   EXPECT_TRUE(report->clean()) << Findings(*report);
   EXPECT_EQ(report->entries, uint64_t{kThreads * kEach + 2});
