@@ -143,6 +143,8 @@ bool Ed25519Verify(std::string_view public_key, std::string_view message,
   return EVP_DigestVerify(ctx.get(), U(signature), 64, U(message), message.size()) == 1;
 }
 
+std::string OpenSslVersion() { return OpenSSL_version(OPENSSL_VERSION_STRING); }
+
 void Wipe(std::string& secret) {
   OPENSSL_cleanse(secret.data(), secret.size());
   secret.clear();

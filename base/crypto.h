@@ -46,6 +46,9 @@ std::string Ed25519Sign(std::string_view seed, std::string_view message);
 bool Ed25519Verify(std::string_view public_key, std::string_view message,
                    std::string_view signature);
 
+// Of the libcrypto that runs: "3.0.11".
+std::string OpenSslVersion();
+
 // Overwrites the bytes so that the compiler cannot leave it out.
 void Wipe(std::string& secret);
 

@@ -223,4 +223,11 @@ Status PreTokenizer::Split(std::string_view text, std::vector<std::string_view>&
   return {};
 }
 
+std::string PcreVersion() {
+  char text[64];  // "10.42 2022-12-11"; pcre2api(3) says that 24 code units are enough
+  if (pcre2_config(PCRE2_CONFIG_VERSION, text) < 0) return "";
+  const std::string version = text;
+  return version.substr(0, version.find(' '));
+}
+
 }  // namespace verbatim::engine

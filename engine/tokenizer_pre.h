@@ -31,4 +31,7 @@ class PreTokenizer {
   std::unique_ptr<State> state_;
 };
 
+// Of the PCRE2 that runs: "10.42".
+std::string PcreVersion();
+
 }  // namespace verbatim::engine
