@@ -24,6 +24,17 @@ std::optional<std::string> Component(const json::Value& at, std::string_view pat
   }
 }
 
+// The paths of all components, in the manifest's order.
+void ListComponents(const json::Value& at, const std::string& path, std::vector<std::string>& out) {
+  if (!at.is_object()) {
+    out.push_back(path);
+    return;
+  }
+  for (const auto& [name, value] : at.members()) {
+    ListComponents(value, path.empty() ? name : path + "." + name, out);
+  }
+}
+
 Digest ManifestDigest(const json::Value& manifest) { return Sha256(json::Canonical(manifest)); }
 
 uint64_t TextBytes(const json::Value& v) {
@@ -140,6 +151,25 @@ json::Value ToJson(const Policy& policy) {
 
 Digest PolicyDigest(const Policy& policy) { return Sha256(json::Canonical(ToJson(policy))); }
 
+Status CheckComponents(const Policy& policy, const json::Value& manifest) {
+  const auto check = [&](const char* field, const std::string& name) -> Status {
+    if (Component(manifest, name)) return {};
+    std::vector<std::string> components;
+    ListComponents(manifest, "", components);
+    std::string message = "the policy's " + std::string(field) + " names " + name +
+                          ", which is no component of the manifest; it has";
+    for (const std::string& c : components) message += " " + c;
+    return Error{Code::kInvalid, message};
+  };
+  for (const auto& [name, version] : policy.lock_components) {
+    if (Status s = check("software_lock.components", name); !s.ok()) return s;
+  }
+  for (const std::string& name : policy.key_software) {
+    if (Status s = check("key.software", name); !s.ok()) return s;
+  }
+  return {};
+}
+
 Status CheckSoftware(const Policy& policy, const json::Value& manifest) {
   std::string wrong;
   const auto add = [&](const std::string& what) { wrong += (wrong.empty() ? "" : "; ") + what; };
@@ -149,16 +179,8 @@ Status CheckSoftware(const Policy& policy, const json::Value& manifest) {
   }
   for (const auto& [name, version] : policy.lock_components) {
     const auto runs = Component(manifest, name);
-    if (!runs) {
-      add(name + " is pinned, and the manifest has no such component");
-    } else if (*runs != version) {
-      add(name + " " + version + " is pinned, " + *runs + " runs");
-    }
-  }
-  for (const std::string& name : policy.key_software) {
-    if (!Component(manifest, name)) {
-      add("key.software names " + name + ", and the manifest has no such component");
-    }
+    if (runs == version) continue;
+    add(name + " " + version + " is pinned, " + runs.value_or("nothing") + " runs");
   }
   if (wrong.empty()) return {};
   return Error{Code::kFailedPrecondition, "the policy's software lock does not hold: " + wrong +

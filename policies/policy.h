@@ -75,17 +75,19 @@ struct Policy {
 json::Value ToJson(const Policy& policy);
 Digest PolicyDigest(const Policy& policy);
 
-// The manifest is an object of what runs (gateway/manifest.h); a component is named by its path in
-// it
-// ("build.version", "libraries.rocksdb") and its version is the text that stands there.
+// The manifest is an object of what runs (gateway/manifest.h). A component is named by its path in
+// it ("build.version", "libraries.rocksdb"); its version is the text that stands there.
 
-// Whether the running software is what the policy pins, and has every component that the policy
-// counts in keys. kFailedPrecondition: names each component that differs, what is pinned, what
-// runs.
+// Whether the manifest has every component that the policy names, to pin it or to count it in keys.
+// kInvalid: names the first that is not there, and all that are.
+Status CheckComponents(const Policy& policy, const json::Value& manifest);
+
+// Whether the running software is what the policy pins; CheckComponents is ok. kFailedPrecondition:
+// names each component that differs, what is pinned, what runs.
 Status CheckSoftware(const Policy& policy, const json::Value& manifest);
 
 // What the policy adds to the fingerprint of every request, for a server that runs `manifest`: an
-// object, or null where it adds nothing. CheckSoftware is ok.
+// object, or null where it adds nothing. CheckComponents is ok.
 json::Value ExtraKey(const Policy& policy, const json::Value& manifest);
 
 // Who asks, as far as policies care.

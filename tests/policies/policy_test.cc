@@ -117,18 +117,44 @@ TEST(Policy, SoftwareLock) {
                             manifest)
                   .ok());
   const Status s = CheckSoftware(
-      Make("software_lock: {components: {libraries.rocksdb: \"7.9.0\", libraries.zstd: \"1\"}}\n"
-           "key: {software: [build.compiler]}"),
+      Make("software_lock: {components: {libraries.rocksdb: \"7.9.0\", build.version: \"1\"}}"),
       manifest);
   ASSERT_FALSE(s.ok());
   EXPECT_EQ(s.error().code, Code::kFailedPrecondition);
-  for (const char* part : {"libraries.rocksdb 7.9.0 is pinned, 7.8.3 runs",
-                           "libraries.zstd is pinned", "key.software names build.compiler"}) {
+  for (const char* part :
+       {"libraries.rocksdb 7.9.0 is pinned, 7.8.3 runs", "build.version 1 is pinned, 0.1 runs"}) {
     EXPECT_NE(s.error().message.find(part), std::string::npos) << s.error().message;
   }
   EXPECT_FALSE(
       CheckSoftware(Make("software_lock: {manifest: " + std::string(64, '0') + "}"), manifest)
           .ok());
+}
+
+// A name that is never in the manifest is a mistake, and not a lock that does not hold.
+TEST(Policy, ComponentsAreThoseOfTheManifest) {
+  const json::Value manifest = *json::Parse(
+      R"({"build":{"version":"0.1"},"libraries":{"rocksdb":"7.8.3"},"machine":{"cores":2}})");
+  const std::string all = "; it has build.version libraries.rocksdb machine.cores";
+  const std::string pinned = "the policy's software_lock.components names ";
+  const struct {
+    const char* policy;
+    std::string error;
+  } cases[] = {
+      {"{}", ""},
+      {"software_lock: {components: {libraries.rocksdb: \"1\"}}", ""},
+      {"key: {software: [machine.cores]}", ""},
+      {"software_lock: {components: {rocksdb: \"7.8.3\"}}",
+       pinned + "rocksdb, which is no component of the manifest" + all},
+      {"software_lock: {components: {libraries.rocksdb.x: \"1\"}}",
+       pinned + "libraries.rocksdb.x, which is no component of the manifest" + all},
+      {"key: {software: [build.compiler]}",
+       "the policy's key.software names build.compiler, which is no component of the manifest" +
+           all},
+  };
+  for (const auto& [policy, error] : cases) {
+    const Status s = CheckComponents(Make(policy), manifest);
+    EXPECT_EQ(s.ok() ? "" : s.error().message, error) << policy;
+  }
 }
 
 TEST(Policy, ExtraKey) {
