@@ -16,6 +16,7 @@ using store::Kind;
 
 namespace {
 
+constexpr int64_t kLedgerRetryMicros = 5'000'000;
 constexpr size_t kWriteBytes = size_t{64} << 10;
 
 std::string MissName(const Call& call) {
@@ -88,7 +89,8 @@ asio::awaitable<void> Answerer::ServeHit(std::shared_ptr<Call> call, store::Stor
   }
 
   // The hit's own trace stands before its last byte leaves.
-  if (Status s = co_await RecordHit(HitEntry(*call, Kind::kHit, hit.entry)); !s.ok()) {
+  store::HitRequest trace = HitEntry(*call, Kind::kHit, hit.entry, hit.record.output_digest);
+  if (Status s = co_await RecordHit(std::move(trace)); !s.ok()) {
     co_return co_await Refuse(*call, Kind::kFailed, RecordingFailed(), sink, outcome);
   }
   outcome = {converted ? "hit; converted" : "hit", 200};
@@ -121,7 +123,9 @@ asio::awaitable<void> Answerer::Follow(const Call& call, InFlight::Seat& seat, R
     }
     if (progress.settled && !recorded) {
       // Before the events that were held back: an answer completes with its trace or not at all.
-      status = co_await RecordHit(HitEntry(call, Kind::kJoined, progress.settled->entry));
+      store::HitRequest trace =
+          HitEntry(call, Kind::kJoined, progress.settled->entry, progress.settled->output_digest);
+      status = co_await RecordHit(std::move(trace));
       if (!status.ok()) {
         error = RecordingFailed();
         break;
@@ -188,11 +192,17 @@ asio::awaitable<void> Answerer::Refuse(const Call& call, Kind kind, HttpError er
   (void)co_await SendError(sink, std::move(error));
 }
 
+bool Answerer::ledger_fails() const {
+  const int64_t failed = failed_micros_;
+  return failed != 0 && MonotonicMicros() - failed < kLedgerRetryMicros;
+}
+
 asio::awaitable<Result<store::Appended>> Answerer::Append(store::AppendRequest entry) {
   auto appended = co_await AwaitCallback<Result<store::Appended>>(
       [&](std::function<void(Result<store::Appended>)> done) {
         ledger_.AppendAsync(std::move(entry), std::move(done));
       });
+  Note(appended.ok());
   if (!appended.ok()) LogError("the ledger took no entry: " + appended.error().message);
   co_return appended;
 }
@@ -201,6 +211,7 @@ asio::awaitable<Status> Answerer::RecordHit(store::HitRequest hit) {
   Status status = co_await AwaitCallback<Status>([&](std::function<void(Status)> done) {
     ledger_.RecordHitAsync(std::move(hit), std::move(done));
   });
+  Note(status.ok());
   if (!status.ok()) LogError("a hit could not be recorded: " + status.error().message);
   co_return status;
 }

@@ -2,10 +2,13 @@
 // them ends before the ledger has its trace. Coroutines on the connection's executor (http.h).
 #pragma once
 
+#include <atomic>
 #include <boost/asio/awaitable.hpp>
+#include <cstdint>
 #include <memory>
 #include <string>
 
+#include "base/clock.h"
 #include "gateway/http.h"
 #include "gateway/in_flight.h"
 #include "gateway/metrics.h"
@@ -46,15 +49,21 @@ class Answerer {
   boost::asio::awaitable<void> Refuse(const Call& call, store::Kind kind, HttpError error,
                                       ResponseSink& sink, Outcome& outcome);
 
+  // Whether the ledger took nothing the last time that it was asked, and that was less than five
+  // seconds ago: whoever asks later has to try.
+  bool ledger_fails() const;
+
   // Waits until the entry is durable, or is not.
   boost::asio::awaitable<Result<store::Appended>> Append(store::AppendRequest entry);
 
  private:
+  void Note(bool ok) { failed_micros_ = ok ? 0 : MonotonicMicros(); }
   boost::asio::awaitable<Status> RecordHit(store::HitRequest hit);
 
   store::Ledger& ledger_;
   Metrics& metrics_;
   Verifier& verifier_;
+  std::atomic<int64_t> failed_micros_ = 0;  // when the ledger failed, if it did the last time
 };
 
 }  // namespace verbatim::gateway

@@ -143,6 +143,7 @@ class Connection : public std::enable_shared_from_this<Connection>, public Respo
   awaitable<bool> ReadBody(BodyParser& parser);
   std::optional<HttpError> Admit(const RequestHead& head, Router::Match& match);
   awaitable<void> RunHandler(const Route& route);
+  void Report(const HttpError& error);
   awaitable<void> Refuse(HttpError error);
   awaitable<void> Linger();
   awaitable<Status> WriteAll(std::string_view bytes);
@@ -333,6 +334,8 @@ awaitable<bool> Connection::ReadBody(BodyParser& parser) {
   } else if (ec.category() == make_error_code(error::body_limit).category() &&
              ec != error::end_of_stream && ec != error::partial_message) {
     co_await Refuse(MakeError(400, "The request body's chunks are malformed."));
+  } else {
+    Report(MakeError(499, "The client hung up before its request was whole."));
   }
   co_return false;
 }
@@ -370,6 +373,7 @@ std::optional<HttpError> Connection::Admit(const RequestHead& head, Router::Matc
       return error;
     }
     if ((principal->roles & match.route->roles) == 0) {
+      request_.principal = std::move(principal).value();
       return MakeError(403, "This API key's roles do not allow " + head.path + ".");
     }
     request_.principal = std::move(principal).value();
@@ -384,6 +388,7 @@ std::optional<HttpError> Connection::Admit(const RequestHead& head, Router::Matc
 
 awaitable<void> Connection::ServeOne() {
   request_ = Request{};
+  if (state_.auth.has_keys()) request_.principal = {"", "", "", 0};  // until it is authenticated
   version_ = 11;
   head_only_ = false;
   answer_ = Answer::kNone;
@@ -396,8 +401,11 @@ awaitable<void> Connection::ServeOne() {
   request_.id = "req_" + HexEncode(RandomBytes(16));
   request_.received_micros = NowMicros();
   RequestHead head;
-  if (auto error = ParseHead(head_bytes, state_.limits.header_count, &head)) {
-    co_await Refuse(std::move(*error));
+  auto malformed = ParseHead(head_bytes, state_.limits.header_count, &head);
+  request_.method = head.method;
+  request_.path = head.path;
+  if (malformed) {
+    co_await Refuse(std::move(*malformed));
     co_return;
   }
   version_ = head.version;
@@ -424,6 +432,7 @@ awaitable<void> Connection::ServeOne() {
     if (head.has_body) {
       co_await Refuse(std::move(*error));
     } else {
+      Report(*error);
       (void)co_await SendError(*this, std::move(*error));
     }
     co_return;
@@ -431,8 +440,7 @@ awaitable<void> Connection::ServeOne() {
   error_code ignored;
   const auto remote = socket_.remote_endpoint(ignored);
   request_.remote = remote.address().to_string(ignored) + ":" + std::to_string(remote.port());
-  request_.method = head_only_ ? "GET" : head.method;
-  request_.path = std::move(head.path);
+  if (head_only_) request_.method = "GET";
   request_.query = std::move(head.query);
   request_.params = std::move(match.params);
   request_.headers = std::move(head.headers);
@@ -474,10 +482,16 @@ awaitable<void> Connection::RunHandler(const Route& route) {
   --state_.running;
 }
 
+void Connection::Report(const HttpError& error) {
+  if (request_.id.empty()) request_.id = "req_" + HexEncode(RandomBytes(16));
+  if (request_.received_micros == 0) request_.received_micros = NowMicros();
+  state_.router()->ReportRefused(request_, error);
+}
+
 // An answer to a request whose rest will not be read.
 awaitable<void> Connection::Refuse(HttpError error) {
   Disarm();
-  if (request_.id.empty()) request_.id = "req_" + HexEncode(RandomBytes(16));
+  Report(error);
   close_ = linger_ = true;
   (void)co_await SendError(*this, std::move(error));
 }

@@ -114,6 +114,7 @@ class GatewayImpl : public Gateway {
  private:
   Status OpenFolder(const std::string& path);
   Status LoadModels(const policies::Config& config, const Progress& progress);
+  Status CheckPolicy(const policies::Policy& policy);
   Status OpenLedger(const policies::Config& config);
   Status BuildPipeline(const policies::Config& config);
   Router MakeRouter();
@@ -126,6 +127,7 @@ class GatewayImpl : public Gateway {
   std::string models_;
   Metrics metrics_;
   Manifest manifest_;
+  std::string key_secret_;
   std::string locked_;
   std::atomic<bool> draining_ = false;
   std::unique_ptr<store::Ledger> ledger_;
@@ -144,6 +146,7 @@ Status GatewayImpl::Init(const policies::Config& config, const Progress& progres
   if (!server.ok()) return server.error();
   server_ = std::move(server).value();
   if (Status status = LoadModels(config, progress); !status.ok()) return status;
+  if (Status status = CheckPolicy(config.policy); !status.ok()) return status;
   if (Status status = OpenLedger(config); !status.ok()) return status;
   if (Status status = BuildPipeline(config); !status.ok()) return status;
   server_->SetRouter(MakeRouter());
@@ -183,6 +186,19 @@ Status GatewayImpl::LoadModels(const policies::Config& config, const Progress& p
   return Status();
 }
 
+// All that can be wrong about the policy on this machine, before anything is written.
+Status GatewayImpl::CheckPolicy(const policies::Policy& policy) {
+  if (!policy.key_secret.empty()) {
+    Result<std::string> secret = policies::ResolveSecret(policy.key_secret);
+    if (!secret.ok()) return secret.error();
+    key_secret_ = std::move(secret).value();
+  }
+  if (Status s = policies::CheckComponents(policy, manifest_.value); !s.ok()) return s;
+  const Status software = policies::CheckSoftware(policy, manifest_.value);
+  if (!software.ok()) locked_ = software.error().message;
+  return Status();
+}
+
 Status GatewayImpl::OpenLedger(const policies::Config& config) {
   store::LedgerOptions options;
   options.origin = config.origin;
@@ -203,13 +219,8 @@ Status GatewayImpl::BuildPipeline(const policies::Config& config) {
   options.metrics = &metrics_;
   options.manifest = &manifest_;
   options.models = std::move(served_);
-  if (!config.policy.key_secret.empty()) {
-    Result<std::string> secret = policies::ResolveSecret(config.policy.key_secret);
-    if (!secret.ok()) return secret.error();
-    options.key_secret = std::move(secret).value();
-  }
-  const Status software = policies::CheckSoftware(config.policy, manifest_.value);
-  if (!software.ok()) locked_ = options.locked = software.error().message;
+  options.key_secret = std::move(key_secret_);
+  options.locked = locked_;
   pipeline_ = std::make_unique<Pipeline>(std::move(options));
   return pipeline_->RecordConfiguration();
 }
@@ -233,6 +244,7 @@ Router GatewayImpl::MakeRouter() {
   options.manifest = &manifest_;
   options.metrics = &metrics_;
   options.not_serving = [this] { return NotServing(); };
+  options.not_ready = [this] { return pipeline_->Overload(); };
   AddOperatorRoutes(router, std::move(options));
   return router;
 }

@@ -106,9 +106,16 @@ struct Route {
 };
 
 // Which route a request takes. Immutable once the server runs; literal segments win over {}.
+// Told of every request that the server answered by itself with an error, or that broke off before
+// it was whole (status 499; nobody got that answer). Of the request it has what was known by then:
+// path and method are empty where the head could not be read, the tenant where nobody was
+// authenticated. Called on the connection's thread; must not block.
+using RefusedCallback = std::function<void(const Request&, const HttpError&)>;
+
 class Router {
  public:
   void Add(Route route);  // CHECKs the pattern's form and that it is new
+  void OnRefused(RefusedCallback callback) { on_refused_ = std::move(callback); }
 
   struct Match {
     const Route* route = nullptr;     // null: see allow
@@ -119,8 +126,13 @@ class Router {
   // encoded slash stays inside its segment) and already checked by the server.
   Match Find(std::string_view method, std::string_view raw_path) const;
 
+  void ReportRefused(const Request& request, const HttpError& error) const {
+    if (on_refused_) on_refused_(request, error);
+  }
+
  private:
   std::vector<Route> routes_;
+  RefusedCallback on_refused_;
 };
 
 }  // namespace verbatim::gateway

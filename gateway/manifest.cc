@@ -8,7 +8,9 @@
 #include <string_view>
 
 #include "base/crypto.h"
+#include "engine/tokenizer_pre.h"
 #include "gateway/git_revision.h"
+#include "store/kv_rocksdb.h"
 
 namespace verbatim::gateway {
 
@@ -52,12 +54,14 @@ json::Value Build() {
   return v;
 }
 
+// Of shared libraries what runs, where the library says it; of headers, and of yaml-cpp and
+// simdjson, which do not, what the program was built with.
 json::Value Libraries() {
   json::Value v = json::Value::MakeObject();
   v.Set("boost", VERBATIM_BOOST);
-  v.Set("openssl", VERBATIM_OPENSSL);
-  v.Set("pcre2", VERBATIM_PCRE2);
-  v.Set("rocksdb", VERBATIM_ROCKSDB);
+  v.Set("openssl", OpenSslVersion());
+  v.Set("pcre2", engine::PcreVersion());
+  v.Set("rocksdb", store::RocksDbVersion());
   v.Set("simdjson", VERBATIM_SIMDJSON);
   v.Set("yaml-cpp", VERBATIM_YAML);
   return v;

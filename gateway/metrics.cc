@@ -35,6 +35,13 @@ struct Metrics::State {
   prometheus::Family<prometheus::Counter>& requests =
       Counter(registry, "verbatim_requests_total",
               "Generation requests answered, by endpoint, cache outcome and HTTP status");
+  prometheus::Family<prometheus::Counter>& refused =
+      Counter(registry, "verbatim_http_refused_total",
+              "Requests to any path that were refused on their HTTP form, by HTTP status");
+  prometheus::Counter& unrecorded =
+      Counter(registry, "verbatim_refusals_unrecorded_total",
+              "Refused generation requests without an entry, because too many came at once")
+          .Add({});
   prometheus::Family<prometheus::Histogram>& duration =
       Histogram(registry, "verbatim_request_seconds",
                 "From a request's header to the last byte of its answer, by cache outcome");
@@ -75,6 +82,12 @@ void Metrics::CountRequest(std::string_view endpoint, std::string_view cache, in
             {"status", std::to_string(status)}})
       .Increment();
 }
+
+void Metrics::CountRefused(int status) {
+  state_->refused.Add({{"status", std::to_string(status)}}).Increment();
+}
+
+void Metrics::CountUnrecorded() { state_->unrecorded.Increment(); }
 
 void Metrics::ObserveDuration(std::string_view cache, double seconds) {
   state_->duration.Add({{"cache", std::string(cache)}}, kSeconds).Observe(seconds);

@@ -20,6 +20,10 @@ class Metrics {
 
   // A request was answered. cache: hit, miss, shared, observed, bypass or none; status: of HTTP.
   void CountRequest(std::string_view endpoint, std::string_view cache, int status);
+  // The server refused a request before its handler saw it; the status keeps labels few.
+  void CountRefused(int status);
+  // A refusal that left no entry, because too many came at once.
+  void CountUnrecorded();
   // Seconds from a request's header to its last byte, and to the first token sent.
   void ObserveDuration(std::string_view cache, double seconds);
   void ObserveFirstToken(std::string_view cache, double seconds);

@@ -188,9 +188,10 @@ class OperatorApi {
     (void)co_await sink.SendWhole(200, std::move(headers), options_.metrics->Render());
   }
 
-  asio::awaitable<void> Health(ResponseSink& sink) const {
+  asio::awaitable<void> Health(ResponseSink& sink, bool ready) const {
     // In steps: GCC 12 destroys the temporaries of both branches of a conditional in a co_await.
-    const std::string why_not = options_.not_serving();
+    std::string why_not = options_.not_serving();
+    if (ready && why_not.empty() && options_.not_ready) why_not = options_.not_ready();
     std::string text = "ok\n";
     if (!why_not.empty()) text = "not serving: " + why_not + "\n";
     co_await SendText(sink, why_not.empty() ? 200 : 503, std::move(text));
@@ -255,11 +256,13 @@ class OperatorApi {
     v.Set("kind", store::KindName(entry->leaf.kind));
     v.Set("outcome", entry->leaf.outcome);
     v.Set("leaf", Base64Encode(entry->leaf_bytes));
+    std::optional<uint64_t> served;  // the entry whose answer this request got
+    for (const store::Reference& reference : entry->leaf.references) {
+      if (reference.relation == "result") served = reference.entry;
+    }
     if (receipt->hit) {
       const store::Receipt::Hit& hit = *receipt->hit;
-      auto result = ledger.Entry(hit.result, true);
-      if (!result.ok()) return result.error();
-      AddResult(v, *result);
+      served = hit.result;
       json::Value h = json::Value::MakeObject();
       h.Set("result", hit.result);
       h.Set("number", hit.number);
@@ -268,12 +271,8 @@ class OperatorApi {
       h.Set("opening", OpeningJson(hit.record, hit.salt));
       h.Set("hashes", HashList(hit.path));
       v.Set("hit", std::move(h));
-      if (Status s = AddServed(v, *result); !s.ok()) return s.error();
-    } else {
-      AddResult(v, *entry);
-      if (entry->record) {
-        v.Set("opening", OpeningJson(store::EncodeRecord(*entry->record), entry->salt));
-      }
+    } else if (entry->record) {
+      v.Set("opening", OpeningJson(store::EncodeRecord(*entry->record), entry->salt));
     }
     auto proof = ledger.Proof(*receipt->entry);
     if (!proof.ok() && proof.error().code != Code::kUnavailable) return proof.error();
@@ -282,6 +281,17 @@ class OperatorApi {
       v.Set("leaf_hash", HexEncode(proof->leaf_hash));
       v.Set("proof", ProofJson(*proof));
       v.Set("checkpoint", proof->checkpoint);
+    }
+    if (!served) {
+      AddResult(v, *entry);
+      return v;
+    }
+    auto result = ledger.Entry(*served, true);
+    if (!result.ok()) return result.error();
+    AddResult(v, *result);
+    // The result's entry is older, so whatever checkpoint covers this one covers it too.
+    if (proof.ok()) {
+      if (Status s = AddServed(v, *result); !s.ok()) return s.error();
     }
     return v;
   }
@@ -327,9 +337,9 @@ void AddOperatorRoutes(Router& router, OperatorApiOptions options) {
   get("/verbatim/v1/manifest", auditor | op | client,
       [api](const Request&, ResponseSink& sink) { return api->ShowManifest(sink); });
   get("/metrics", op, [api](const Request&, ResponseSink& sink) { return api->ShowMetrics(sink); });
-  for (const char* path : {"/healthz", "/readyz"}) {
-    get(path, 0, [api](const Request&, ResponseSink& sink) { return api->Health(sink); });
-  }
+  get("/healthz", 0,
+      [api](const Request&, ResponseSink& sink) { return api->Health(sink, false); });
+  get("/readyz", 0, [api](const Request&, ResponseSink& sink) { return api->Health(sink, true); });
 }
 
 }  // namespace verbatim::gateway

@@ -23,6 +23,9 @@ struct OperatorApiOptions {
   Metrics* metrics = nullptr;
   // Empty while generation is served, else why it is not ("the model is still being loaded").
   std::function<std::string()> not_serving;
+  // The same for whoever spreads load: also not empty while answers are served that would better
+  // be served elsewhere. Empty function: as not_serving.
+  std::function<std::string()> not_ready;
 };
 
 // GET /verbatim/v1/receipts/{request id}: status, entry and everything to check it; "pending" while
@@ -30,7 +33,8 @@ struct OperatorApiOptions {
 // GET /verbatim/v1/entries/{n}: leaf and record; request and answer with ?payload=1 only, which
 //       leaves an entry of its own (kind "viewed").
 // GET /verbatim/v1/entries/{n}/proof, /verbatim/v1/log, /verbatim/v1/manifest, /log/checkpoint,
-//       /metrics, /healthz (200 once generation is served), /readyz.
+//       /metrics, /healthz (200 once generation is served), /readyz (also 503 while
+//       the verifier's queue is full or the ledger takes no entries).
 void AddOperatorRoutes(Router& router, OperatorApiOptions options);
 
 }  // namespace verbatim::gateway

@@ -15,7 +15,9 @@
 #include "gateway/in_flight.h"
 #include "gateway/manifest.h"
 #include "gateway/metrics.h"
+#include "gateway/nearest.h"
 #include "gateway/recorder.h"
+#include "gateway/refusals.h"
 #include "gateway/verifier.h"
 #include "gateway/wakeup.h"
 
@@ -30,12 +32,22 @@ namespace {
 constexpr int kThreads = 2;                      // for runs' coroutines and for large requests
 constexpr size_t kLargeBody = size_t{32} << 10;  // decoded beside the connection's thread
 
-HttpError NotRecorded(const Call& call) {
+constexpr Endpoint kEndpoints[] = {Endpoint::kChatCompletions, Endpoint::kCompletions};
+
+// How far back the last configuration is looked for: about a second's reading.
+constexpr uint64_t kConfigurationScan = uint64_t{1} << 18;
+
+// A run's coroutine has no caller: what it throws ends the program.
+void Rethrow(std::exception_ptr e) {
+  if (e) std::rethrow_exception(e);
+}
+
+HttpError NotRecorded(const store::Ledger& ledger, const Call& call) {
   return {.status = 504,
           .message = "No recorded answer has this request's fingerprint " +
                      HexEncode(*call.fingerprint) +
-                     ", and this mode serves recorded answers only. Record it first, in mode "
-                     "record.",
+                     ", and this mode serves recorded answers only. " +
+                     DescribeNearest(ledger, call) + "Record it first, in mode record.",
           .type = "replay_miss",
           .code = "not_recorded",
           .headers = {{"x-should-retry", "false"}}};
@@ -66,10 +78,8 @@ struct Pipeline::State {
   explicit State(PipelineOptions o);
 
   // The life of a request, and of the run that it may lead.
-  asio::awaitable<void> Serve(Endpoint endpoint, const Request& http, ResponseSink& sink,
-                              Outcome& outcome);
-  asio::awaitable<void> Lead(std::shared_ptr<const Call> call, std::string key,
-                             std::shared_ptr<Flight> flight, std::optional<uint64_t> compare_with);
+  asio::awaitable<void> Generate(Endpoint endpoint, const Request& http, ResponseSink& sink,
+                                 Outcome& outcome);
 
   // Its steps. Those that return an error have left no trace of it yet.
   std::shared_ptr<Call> Accept(Endpoint endpoint, const Request& http) const;
@@ -78,6 +88,7 @@ struct Pipeline::State {
   std::optional<HttpError> Prepare(Call& call, const json::Value& body) const;
   void TakeFingerprint(Call& call) const;
   std::string FlightKey(const Call& call) const;
+  static std::shared_ptr<Flight> NewFlight(Call& call);
   asio::awaitable<RunEnd> Run(const Call& call, std::shared_ptr<Flight> flight);
   asio::awaitable<Settled> Commit(const Call& call, const Flight& flight, RunEnd end,
                                   int64_t run_micros);
@@ -87,6 +98,8 @@ struct Pipeline::State {
   template <typename F>
   asio::awaitable<std::optional<HttpError>> Beside(F work);  // on a thread of the pool
 
+  void RecordRefused(const Request& http, const HttpError& error);
+  bool ConfigurationIsRecorded() const;
   asio::awaitable<void> Handle(Endpoint endpoint, const Request& http, ResponseSink& sink);
   std::string ModelJson(const ServedModel& model) const;
   asio::awaitable<void> ListModels(ResponseSink& sink) const;
@@ -102,6 +115,7 @@ struct Pipeline::State {
   InFlight in_flight;
   Verifier verifier;
   Answerer answerer;
+  Refusals refusals;
   asio::thread_pool pool{kThreads};
 };
 
@@ -114,23 +128,25 @@ Pipeline::State::State(PipelineOptions o)
       ledger(*options.ledger),
       metrics(*options.metrics),
       verifier(options.ledger, options.metrics, options.verify_queue),
-      answerer(ledger, metrics, verifier) {
+      answerer(ledger, metrics, verifier),
+      refusals(ledger, metrics) {
   metrics.AddGauge("runs_in_flight", "Runs that someone waits for",
                    [this] { return static_cast<double>(in_flight.size()); });
   metrics.AddGauge("verify_backlog", "Answers that wait to be executed again",
                    [this] { return static_cast<double>(verifier.backlog()); });
 }
 
-// The life of a request.
-asio::awaitable<void> Pipeline::State::Serve(Endpoint endpoint, const Request& http,
-                                             ResponseSink& sink, Outcome& outcome) {
+// The life of a request, and of the run that it may lead: nine steps.
+asio::awaitable<void> Pipeline::State::Generate(Endpoint endpoint, const Request& http,
+                                                ResponseSink& sink, Outcome& outcome) {
   // 1. Accept: the server has read the request whole and knows who asks.
   const std::shared_ptr<Call> call = Accept(endpoint, http);
-
-  // 2. Decode, 3. decide, and what the backend makes of the request that policy leaves.
   auto check = [this, call]() -> std::optional<HttpError> {
+    // 2. Decode: the endpoint's JSON, with the fields that nobody here knows.
     json::Value body;
     if (auto error = Decode(*call, body)) return error;
+
+    // 3. Decide: what policy makes of it, and what the backend makes of that.
     if (auto error = Decide(*call, body)) return error;
     return Prepare(*call, body);
   };
@@ -154,51 +170,44 @@ asio::awaitable<void> Pipeline::State::Serve(Endpoint endpoint, const Request& h
     if (ServesHits(*call)) {
       auto hit = ledger.Lookup(call->decision.name_space, *call->fingerprint);
       if (!hit.ok()) {
-        co_return co_await answerer.Refuse(*call, Kind::kFailed, StoreFailed(hit.error()), sink,
-                                           outcome);
+        HttpError failed = StoreFailed(hit.error());
+        co_return co_await answerer.Refuse(*call, Kind::kFailed, failed, sink, outcome);
       }
       if (*hit && !call->cache.no_cache && Fresh(*call, **hit)) {
         co_return co_await answerer.ServeHit(call, **std::move(hit), sink, outcome);
       }
       if (*hit && call->cache.no_cache) compare_with = (*hit)->entry;
       if (call->decision.mode == Mode::kReplay) {
-        co_return co_await answerer.Refuse(*call, Kind::kRefused, NotRecorded(*call), sink,
-                                           outcome);
+        auto refuse = [this, call] { return std::optional(NotRecorded(ledger, *call)); };
+        error = co_await Beside(refuse);
+        co_return co_await answerer.Refuse(*call, Kind::kRefused, *std::move(error), sink, outcome);
       }
     }
 
-    // 6. Join or lead. Steps 7 to 9 are the leader's, and go on without this client while anyone
-    // waits: see Lead.
+    // 6. Join or lead: identical requests in flight run once.
     const std::string key = FlightKey(*call);
-    auto seat = in_flight.JoinOrLead(key, epoch, [&] {
-      call->head.created = NowMicros() / 1'000'000;
-      return std::make_shared<Flight>(call->head, FormOf(call->request), call->prepared->choices(),
-                                      call->prepared->prompt_tokens());
-    });
+    auto seat = in_flight.JoinOrLead(key, epoch, [&] { return NewFlight(*call); });
     if (!seat) continue;
     if (seat->leads()) {
-      asio::co_spawn(pool, Lead(call, key, seat->flight(), compare_with), [](std::exception_ptr e) {
-        if (e) std::rethrow_exception(e);
-      });
+      // The rest is the leader's, and goes on without this client while anyone waits.
+      auto lead = [this, call, key, compare_with,
+                   flight = seat->flight()]() -> asio::awaitable<void> {
+        // 7. Run: events reach everyone who waits as they come; the last one is held back.
+        const int64_t began = MonotonicMicros();
+        RunEnd end = co_await Run(*call, flight);
+
+        // 8. Commit: record, leaf and tree state; then the rest of the answer may leave.
+        const int64_t took = MonotonicMicros() - began;
+        Settled settled = co_await Commit(*call, *flight, std::move(end), took);
+        in_flight.Finish(key, flight, settled);
+
+        // 9. Sample: a draw decides whether this answer is executed again.
+        Sample(call, *flight, settled, compare_with);
+      };
+      asio::co_spawn(pool, std::move(lead), Rethrow);
     }
     co_return co_await answerer.Follow(*call, *seat, sink, outcome);
   }
-}
-
-// The life of a run.
-asio::awaitable<void> Pipeline::State::Lead(std::shared_ptr<const Call> call, std::string key,
-                                            std::shared_ptr<Flight> flight,
-                                            std::optional<uint64_t> compare_with) {
-  // 7. Run: events reach everyone who waits as they come; the last one is held back.
-  const int64_t began = MonotonicMicros();
-  RunEnd end = co_await Run(*call, flight);
-
-  // 8. Commit: record, leaf and tree state; then the rest of the answer may leave.
-  Settled settled = co_await Commit(*call, *flight, std::move(end), MonotonicMicros() - began);
-  in_flight.Finish(key, flight, settled);
-
-  // 9. Sample: a draw decides whether this answer is executed again.
-  Sample(call, *flight, settled, compare_with);
 }
 
 std::shared_ptr<Call> Pipeline::State::Accept(Endpoint endpoint, const Request& http) const {
@@ -293,6 +302,12 @@ std::string Pipeline::State::FlightKey(const Call& call) const {
   return call.decision.name_space + "\n" + HexEncode(*call.fingerprint);
 }
 
+std::shared_ptr<Flight> Pipeline::State::NewFlight(Call& call) {
+  call.head.created = NowMicros() / 1'000'000;
+  return std::make_shared<Flight>(call.head, FormOf(call.request), call.prepared->choices(),
+                                  call.prepared->prompt_tokens());
+}
+
 asio::awaitable<RunEnd> Pipeline::State::Run(const Call& call, std::shared_ptr<Flight> flight) {
   auto started = call.prepared->Start({.seed = call.seed}, Flight::Observe(flight));
   if (auto* error = std::get_if<HttpError>(&started)) {
@@ -365,10 +380,38 @@ asio::awaitable<std::optional<HttpError>> Pipeline::State::Beside(F work) {
 asio::awaitable<void> Pipeline::State::Handle(Endpoint endpoint, const Request& http,
                                               ResponseSink& sink) {
   Outcome outcome;
-  co_await Serve(endpoint, http, sink, outcome);
+  co_await Generate(endpoint, http, sink, outcome);
   metrics.CountRequest(EndpointPath(endpoint), outcome.cache, outcome.status);
   metrics.ObserveDuration(outcome.cache,
                           static_cast<double>(NowMicros() - http.received_micros) * 1e-6);
+}
+
+// What the server refused before Generate saw it.
+void Pipeline::State::RecordRefused(const Request& http, const HttpError& error) {
+  metrics.CountRefused(error.status);
+  for (const Endpoint endpoint : kEndpoints) {
+    if (http.path != EndpointPath(endpoint)) continue;
+    metrics.CountRequest(http.path, "none", error.status);
+    const std::shared_ptr<Call> call = Accept(endpoint, http);
+    call->cache.no_store = true;  // no payload: nothing of it was checked
+    const bool hung_up = error.status == 499;
+    refusals.Offer(UnansweredEntry(*call, hung_up ? Kind::kCancelled : Kind::kRefused,
+                                   hung_up ? "client_gone" : CauseOf(error), &error, 0));
+  }
+}
+
+bool Pipeline::State::ConfigurationIsRecorded() const {
+  const uint64_t size = ledger.Size();
+  for (uint64_t n = size; n > 0 && size - n < kConfigurationScan; --n) {
+    auto view = ledger.Entry(n - 1, false);
+    if (!view.ok()) return false;
+    const store::Leaf& leaf = view->leaf;
+    if (leaf.kind != Kind::kConfiguration) continue;
+    const json::Value* policy = leaf.detail.Find("policy");
+    return leaf.outcome == "ok" && leaf.manifest == manifest && policy && policy->is_string() &&
+           policy->as_string() == policy_digest;
+  }
+  return false;
 }
 
 std::string Pipeline::State::ModelJson(const ServedModel& model) const {
@@ -407,6 +450,7 @@ Pipeline::Pipeline(PipelineOptions options) : state_(std::make_unique<State>(std
 Pipeline::~Pipeline() { Drain(); }
 
 Status Pipeline::RecordConfiguration() {
+  if (state_->options.locked.empty() && state_->ConfigurationIsRecorded()) return {};
   store::AppendRequest entry;
   entry.kind = Kind::kConfiguration;
   entry.manifest = state_->manifest;
@@ -425,12 +469,14 @@ Status Pipeline::RecordConfiguration() {
 void Pipeline::AddRoutes(Router& router) {
   State* state = state_.get();
   const auto client = static_cast<uint8_t>(Role::kClient);
-  for (Endpoint endpoint : {Endpoint::kChatCompletions, Endpoint::kCompletions}) {
+  for (const Endpoint endpoint : kEndpoints) {
     router.Add({"POST", std::string(EndpointPath(endpoint)), client,
                 [state, endpoint](const Request& http, ResponseSink& sink) {
                   return state->Handle(endpoint, http, sink);
                 }});
   }
+  router.OnRefused(
+      [state](const Request& http, const HttpError& error) { state->RecordRefused(http, error); });
   router.Add({"GET", "/v1/models", client,
               [state](const Request&, ResponseSink& sink) { return state->ListModels(sink); }});
   router.Add({"GET", "/v1/models/{}", client, [state](const Request& http, ResponseSink& sink) {
@@ -452,5 +498,11 @@ void Pipeline::Drain() {
 
 size_t Pipeline::runs_in_flight() const { return state_->in_flight.size(); }
 size_t Pipeline::verify_backlog() const { return state_->verifier.backlog(); }
+
+std::string Pipeline::Overload() const {
+  if (state_->answerer.ledger_fails()) return "the ledger takes no entries";
+  if (verify_backlog() < state_->options.verify_queue) return "";
+  return "too many answers wait to be executed again";
+}
 
 }  // namespace verbatim::gateway

@@ -1,4 +1,5 @@
-// The life of a request: from decoded HTTP to an answer that is in the ledger (pipeline.cc, Serve).
+// The life of a request: from decoded HTTP to an answer that is in the ledger (pipeline.cc,
+// Generate).
 //
 // A Pipeline joins policy, backends, ledger and verifier. Its handlers are coroutines on the
 // server's executors; the runs themselves live on threads of the pipeline's own, so that they go on
@@ -56,10 +57,13 @@ class Pipeline {
   Pipeline& operator=(const Pipeline&) = delete;
 
   // Puts manifest and policy into the ledger, as an entry of the server's own: outcome "ok", or
-  // "software_lock" where the lock does not hold. Blocks; once, before serving.
+  // "software_lock" where the lock does not hold. Where the newest such entry already says the same
+  // (and neither is locked) nothing is added; one that stands more than 2^18 entries back counts as
+  // none. Blocks; once, before serving.
   Status RecordConfiguration();
 
-  // POST /v1/chat/completions, POST /v1/completions, GET /v1/models, GET /v1/models/{}.
+  // POST /v1/chat/completions, POST /v1/completions, GET /v1/models, GET /v1/models/{}. And what
+  // the server refuses by itself on the generation routes leaves an entry here (refusals.h).
   void AddRoutes(Router& router);
 
   // True while generation is served: no software lock, not draining, at least one model.
@@ -72,6 +76,9 @@ class Pipeline {
   // Runs in flight now, and answers that wait to be executed again.
   size_t runs_in_flight() const;
   size_t verify_backlog() const;
+  // Why load had better go elsewhere, or "": the verifier's queue is full, or the ledger took
+  // nothing the last time (within five seconds).
+  std::string Overload() const;
 
  private:
   struct State;

@@ -134,7 +134,8 @@ store::AppendRequest UnansweredEntry(const Call& call, store::Kind kind, std::st
   return entry;
 }
 
-store::HitRequest HitEntry(const Call& call, store::Kind kind, uint64_t result) {
+store::HitRequest HitEntry(const Call& call, store::Kind kind, uint64_t result,
+                           const std::optional<Digest>& output_digest) {
   store::HitRequest hit;
   hit.kind = kind;
   hit.result = result;
@@ -149,6 +150,15 @@ store::HitRequest HitEntry(const Call& call, store::Kind kind, uint64_t result) 
   const AnswerForm form = FormOf(call.request);
   hit.extra =
       Object({{"form", form.streamed ? "stream" : "plain"}, {"include_usage", form.include_usage}});
+  if (!hit.strict) return hit;
+  hit.extra.Set("mode", policies::ModeName(call.decision.mode));
+  hit.extra.Set("policy", call.policy_digest);
+  hit.extra.Set("result", result);
+  hit.extra.Set("fingerprint", HexEncode(*call.fingerprint));
+  if (output_digest) hit.extra.Set("output_digest", HexEncode(*output_digest));
+  if (call.decision.retention_seconds > 0) {
+    hit.extra.Set("retention_seconds", call.decision.retention_seconds);
+  }
   return hit;
 }
 

@@ -67,7 +67,9 @@ void DropPayload(store::AppendRequest& entry);
 store::AppendRequest UnansweredEntry(const Call& call, store::Kind kind, std::string outcome,
                                      const HttpError* error, uint64_t generated_tokens);
 
-// A stored result served to `call`, or a run of another's that it joined (kJoined).
-store::HitRequest HitEntry(const Call& call, store::Kind kind, uint64_t result);
+// A stored result served to `call`, or a run of another's that it joined (kJoined). Under strict
+// policy its record says what was served: {"result","fingerprint","output_digest",...} in extra.
+store::HitRequest HitEntry(const Call& call, store::Kind kind, uint64_t result,
+                           const std::optional<Digest>& output_digest);
 
 }  // namespace verbatim::gateway

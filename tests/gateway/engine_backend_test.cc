@@ -139,6 +139,18 @@ TEST_F(EngineBackendTest, Refusals) {
   }
 }
 
+// A completion's prompt is the caller's whole prompt, control tokens included; a message is text.
+TEST_F(EngineBackendTest, ControlTokensAreReadInWholePromptsOnly) {
+  auto tokens = [](Endpoint endpoint, const std::string& body) {
+    auto p = Good(endpoint, body);
+    return p ? p->prompt_tokens() : 0;
+  };
+  const std::string chat = R"({"model":"m","messages":[{"role":"user","content":")";
+  EXPECT_EQ(tokens(Endpoint::kCompletions, R"({"model":"m","prompt":"<|im_start|>"})"), 1u);
+  EXPECT_GE(tokens(Endpoint::kChatCompletions, chat + "a<|im_start|>\"}]}"),
+            tokens(Endpoint::kChatCompletions, chat + "a\"}]}") + 3);
+}
+
 // What is left open is cut to the room, and then counts in the identity.
 TEST_F(EngineBackendTest, OpenLengthEndsWithTheContext) {
   auto p = Good(Endpoint::kChatCompletions,

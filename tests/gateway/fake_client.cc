@@ -150,7 +150,8 @@ void Harness::Open(std::unique_ptr<store::KvMemory> memory, const std::string& i
   router_ = Router();
   pipeline->AddRoutes(router_);
   AddOperatorRoutes(router_, {ledger.get(), &manifest_, metrics.get(),
-                              [this] { return pipeline->Serving() ? "" : "locked"; }});
+                              [this] { return pipeline->Serving() ? "" : "locked"; },
+                              [this] { return pipeline->Overload(); }});
 }
 
 void Harness::Close() {

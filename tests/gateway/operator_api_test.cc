@@ -84,6 +84,27 @@ TEST(OperatorApi, ReceiptOfAHitHasBothPaths) {
   EXPECT_EQ(std::to_string(*hit->Find("result")->AsUint64()), answer->header("Verbatim-Entry"));
 }
 
+// A hit with an entry of its own: its record says whose answer it was.
+TEST(OperatorApi, ReceiptOfAStrictHitNamesTheResult) {
+  policies::Policy policy;
+  policy.strict_hits = true;
+  Harness h(policy);
+  auto answer = h.Do({});
+  h.Do({});
+  const json::Value receipt = Get(h, "/verbatim/v1/receipts/req_1", "wait=10");
+  EXPECT_EQ(Text(receipt, "kind"), "hit");
+  EXPECT_EQ(Text(receipt, "output_digest"), HexEncode(Sha256(answer->body())));
+  EXPECT_EQ(Text(receipt, "fingerprint"), answer->header("Verbatim-Fingerprint"));
+  CheckProof(receipt);
+  const json::Value* result = receipt.Find("result");
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->Find("entry")->AsUint64(), std::stoull(answer->header("Verbatim-Entry")));
+  ASSERT_TRUE(result->Find("opening"));
+  const json::Value extra = h.Entry(*receipt.Find("entry")->AsUint64()).record->extra;
+  EXPECT_EQ(Text(extra, "output_digest"), Text(receipt, "output_digest"));
+  EXPECT_EQ(Text(extra, "fingerprint"), Text(receipt, "fingerprint"));
+}
+
 TEST(OperatorApi, EntriesShowNoPayloadUnasked) {
   Harness h;
   auto answer = h.Do({});

@@ -4,12 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
 #include "base/crypto.h"
 #include "base/json.h"
 #include "fake_client.h"
+#include "gateway/refusals.h"
 
 namespace verbatim::gateway {
 namespace {
@@ -356,6 +358,58 @@ TEST(Pipeline, SoftwareLockRefusesAndSaysSo) {
   EXPECT_EQ(h.Do({.path = "/healthz", .method = "GET"})->status(), 503);
   EXPECT_EQ(h.Kinds(), (Kinds{"configuration_changed", "refused"}));
   EXPECT_EQ(h.script->started, 0);
+}
+
+// A start with the same software and policy adds nothing; another machine does.
+TEST(Pipeline, TheConfigurationIsRecordedWhereItChanged) {
+  Harness h;
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(h.pipeline->RecordConfiguration().ok());
+    h.Do(Chat());
+    h.Restart("avx2");
+  }
+  EXPECT_TRUE(h.pipeline->RecordConfiguration().ok());
+  auto kinds = h.Kinds();
+  EXPECT_EQ(std::count(kinds.begin(), kinds.end(), "configuration_changed"), 2);
+}
+
+TEST(Pipeline, AReplayMissNamesTheNearestRequest) {
+  Harness h;
+  h.Do(With(R"({"model":"m","messages":[{"role":"user","content":"x"}],"seed":7,"top_k":3})"));
+  auto near = h.Do(With(R"({"model":"m","messages":[{"role":"user","content":"a"}]})"));
+  auto miss = h.Do({.body = R"({"model":"m","messages":[{"role":"user","content":"b"}]})",
+                    .cache_control = "only-if-cached"});
+  EXPECT_EQ(miss->status(), 504);
+  const std::string text = "The nearest recorded request is entry " +
+                           near->header("Verbatim-Entry") + "; it differs in /messages/0/content. ";
+  EXPECT_NE(miss->body().find(text), std::string::npos) << miss->body();
+  auto other = h.Do({.tenant = "umbrella", .cache_control = "only-if-cached"});
+  EXPECT_EQ(other->status(), 504);
+  EXPECT_EQ(other->body().find("nearest"), std::string::npos) << other->body();
+}
+
+// What refusals can cost the disk is bounded, and what was left out is counted in the log.
+TEST(Pipeline, AFloodOfRefusalsIsCutAndCounted) {
+  Harness h;
+  int64_t now = 0;
+  store::AppendRequest refused;
+  refused.kind = store::Kind::kRefused;
+  Refusals refusals(*h.ledger, *h.metrics, [&] { return now; });
+  for (uint64_t i = 0; i < 2 * Refusals::kBurst; ++i) {
+    refusals.Offer(refused);
+    if (i % 32 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  const size_t recorded = h.Kinds().size();
+  EXPECT_GT(recorded, Refusals::kWaiting - 1);
+  EXPECT_LE(recorded, Refusals::kBurst);
+  now += 60'000'000;
+  refusals.Offer(refused);
+  h.WaitForEntries("refused", recorded + 1);
+  const json::Value detail = h.Entry(h.ledger->Size() - 1).leaf.detail;
+  const json::Value* left_out = detail.Find("unrecorded");
+  ASSERT_TRUE(left_out);
+  EXPECT_EQ(left_out->AsUint64(), 2 * Refusals::kBurst - recorded);
 }
 
 TEST(Pipeline, TenantsNeverShare) {
