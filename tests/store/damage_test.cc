@@ -256,7 +256,15 @@ TEST_F(DamageTest, DamagedFilesAreErrors) {
       Overwrite(path, variant);
       const Result<Keys> keys = LoadKeys(DataFolder::Unlocked(folder_.path()), "", false);
       if (keys.ok()) {
-        EXPECT_FALSE(Check(kv_).clean()) << name << ", " << HexEncode(variant.substr(0, 100));
+        const auto ring = [&](const char* of) {
+          return Keyring::Open(folder_.path() + "/keyring/" + of, of, *keys->wrapper, false)
+              .value();
+        };
+        const auto entries = ring("entries"), hits = ring("hits");
+        const Reader reader(kv_, *keys, *entries, *hits);
+        const std::string checkpoint = ReadFile(folder_.path() + "/checkpoint").value();
+        EXPECT_FALSE(CheckLedger(reader, checkpoint, {.unused_keys = false})->clean())
+            << name << ", " << HexEncode(variant.substr(0, 100));
         const auto copy = kv_.Clone();
         EXPECT_FALSE(TryOpen(copy.get()).ok() && std::string(name) == "/checkpoint");
       }
