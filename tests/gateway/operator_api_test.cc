@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <thread>
+
 #include "base/crypto.h"
 #include "base/json.h"
 #include "fake_client.h"
@@ -135,6 +138,23 @@ TEST(OperatorApi, TheRest) {
   Get(h, "/verbatim/v1/entries/18446744073709551616", "", 404);
   Get(h, "/verbatim/v1/entries/99/proof", "", 404);
   Get(h, "/verbatim/v1/receipts/req_none", "", 404);
+}
+
+// Whoever spreads load sees that the ledger took nothing, until it takes something again.
+TEST(OperatorApi, ReadyWhileTheLedgerTakesEntries) {
+  Harness h;
+  const auto status = [&](const char* path) {
+    return h.Do({.path = path, .method = "GET"})->status();
+  };
+  EXPECT_EQ(status("/readyz"), 200);
+  h.kv->FailCommit(1, store::KvMemory::Fault::kNotPersisted);
+  EXPECT_EQ(h.Do({})->status(), 500);
+  EXPECT_EQ(status("/readyz"), 503);
+  EXPECT_EQ(status("/healthz"), 200);
+  for (int i = 0; i < 500 && h.Do({})->status() != 200; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(status("/readyz"), 200);
 }
 
 }  // namespace
