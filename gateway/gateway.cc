@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <filesystem>
 #include <limits>
 #include <thread>
 #include <utility>
@@ -154,13 +153,6 @@ Status GatewayImpl::Init(const policies::Config& config, const Progress& progres
 }
 
 Status GatewayImpl::OpenFolder(const std::string& path) {
-  std::error_code ec;
-  const std::filesystem::path parent = std::filesystem::absolute(path, ec).parent_path();
-  std::filesystem::create_directories(parent, ec);
-  if (ec) {
-    return Error{Code::kIo, "cannot make the folder " + parent.string() + ": " + ec.message() +
-                                "; choose another with --data DIR"};
-  }
   Result<store::DataFolder> folder = store::DataFolder::Open(path);
   if (!folder.ok()) return folder.error();
   folder_ = std::make_unique<store::DataFolder>(std::move(folder).value());
