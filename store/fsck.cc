@@ -561,21 +561,17 @@ class Checker {
     return CheckUnusedKeys(reader_.hit_keys(), "hits", 0);
   }
 
+  // One finding a segment: where its own key is damaged, none of its rows can be read.
   Status CheckUnusedKeys(const Keyring& ring, const char* name, uint64_t first) {
-    uint64_t damaged = 0;
-    std::optional<uint64_t> example;
     for (uint64_t slot = first; slot < ring.End(); ++slot) {
       Result<SlotKeys> keys = ring.Get(slot);
       if (keys.ok() || keys.error().code == Code::kNotFound) continue;  // sound, or erased
       if (keys.error().code == Code::kIo) return keys.error();
-      ++damaged;
-      if (!example) example = slot;
-    }
-    if (damaged > 0) {
+      const uint64_t segment = slot / Keyring::kSlotsPerSegment;
       Find("keyring", std::nullopt,
-           "the keyring \"" + std::string(name) + "\" has " + std::to_string(damaged) +
-               " damaged rows, the first is slot " + std::to_string(*example) + "; restore " +
-               ring.SegmentPath(*example / Keyring::kSlotsPerSegment));
+           "the keyring \"" + std::string(name) + "\", slot " + std::to_string(slot) +
+               ", is damaged; restore " + ring.SegmentPath(segment) + " from a backup");
+      slot = (segment + 1) * Keyring::kSlotsPerSegment - 1;
     }
     return {};
   }
