@@ -72,7 +72,7 @@ def show(url, model):
     vkey = check_receipt.get_json(f"{url}/verbatim/v1/log")["vkey"]
     for name, rid in (("1st", request_id), ("2nd", again["x-request-id"])):
         receipt = check_receipt.get_json(f"{url}/verbatim/v1/receipts/{rid}?wait=5")
-        print(f"  receipt of the {name}: {check_receipt.check(receipt, vkey, second_bytes)}")
+        print(f"  receipt of the {name}: {check_receipt.check(receipt, rid, vkey, second_bytes)}")
     print("    inclusion proof, signed root, commitment and the digest of these bytes checked without")
     print(f"    Verbatim's code: tools/check-receipt {url} {request_id}")
     expected = ("miss", "hit")
