@@ -27,7 +27,8 @@ inline std::string HexEncode(const Digest& d) { return HexEncode(AsBytes(d)); }
 Result<std::string> HexDecode(std::string_view hex);
 Result<Digest> HexDecodeDigest(std::string_view hex);
 
-// RFC 4648 section 4 base64 with padding. Decode is strict: no spaces, right padding, zero unused bits.
+// RFC 4648 section 4 base64 with padding. Decode is strict: no spaces, right padding, zero unused
+// bits.
 std::string Base64Encode(std::string_view bytes);
 Result<std::string> Base64Decode(std::string_view text);
 

@@ -24,11 +24,11 @@ std::string FormatTime(int64_t micros) {
   const year_month_day ymd{day};
   const hh_mm_ss<microseconds> clock{t - day};
   char out[48];
-  std::snprintf(out, sizeof out, "%04d-%02u-%02uT%02d:%02d:%02d.%06dZ", static_cast<int>(ymd.year()),
-                static_cast<unsigned>(ymd.month()), static_cast<unsigned>(ymd.day()),
-                static_cast<int>(clock.hours().count()), static_cast<int>(clock.minutes().count()),
-                static_cast<int>(clock.seconds().count()),
-                static_cast<int>(clock.subseconds().count()));
+  std::snprintf(
+      out, sizeof out, "%04d-%02u-%02uT%02d:%02d:%02d.%06dZ", static_cast<int>(ymd.year()),
+      static_cast<unsigned>(ymd.month()), static_cast<unsigned>(ymd.day()),
+      static_cast<int>(clock.hours().count()), static_cast<int>(clock.minutes().count()),
+      static_cast<int>(clock.seconds().count()), static_cast<int>(clock.subseconds().count()));
   return out;
 }
 
@@ -61,7 +61,8 @@ Result<int64_t> ParseTime(std::string_view text) {
       fraction += (text[i] - '0') * unit;
     }
   }
-  const year_month_day ymd{year{y}, month{static_cast<unsigned>(mo)}, day{static_cast<unsigned>(d)}};
+  const year_month_day ymd{year{y}, month{static_cast<unsigned>(mo)},
+                           day{static_cast<unsigned>(d)}};
   if (!ymd.ok()) return bad;
   const auto seconds_part = sys_days{ymd}.time_since_epoch() + hours{h} + minutes{mi} + seconds{s};
   return duration_cast<microseconds>(seconds_part).count() + fraction;

@@ -50,7 +50,7 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : data_(std::in_place_index<0>, std::move(value)) {}     // NOLINT
+  Result(T value) : data_(std::in_place_index<0>, std::move(value)) {}      // NOLINT
   Result(Error error) : data_(std::in_place_index<1>, std::move(error)) {}  // NOLINT
   bool ok() const { return data_.index() == 0; }
   explicit operator bool() const { return ok(); }

@@ -1,5 +1,5 @@
-// The subcommands of `verbatim`, one file each (cmd_<name>.cc). AddXxx registers the command with its
-// flags, help and example; its callback runs it. A callback ends the program early by throwing
+// The subcommands of `verbatim`, one file each (cmd_<name>.cc). AddXxx registers the command with
+// its flags, help and example; its callback runs it. A callback ends the program early by throwing
 // CLI::RuntimeError(code): 1 a check failed, 2 usage or environment, after one line on stderr.
 #pragma once
 

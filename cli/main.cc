@@ -14,7 +14,8 @@ constexpr int kUsage = 2;
 int Run(int argc, char** argv) {
   CLI::App app{
       "Verbatim: the same request gives the same bytes, and a proof of it.\n"
-      "A gateway in front of text-generation APIs with an engine whose results do not depend on load\n"
+      "A gateway in front of text-generation APIs with an engine whose results do not depend on "
+      "load\n"
       "or hardware, and a ledger that can be checked without trusting whoever runs it.",
       "verbatim"};
   app.set_version_flag("--version", VERBATIM_VERSION);

@@ -1,5 +1,5 @@
-// Character tables of Unicode 14.0.0 for code points from U+0080 on: case mapping (full, without the
-// conditions of SpecialCasing) and the classes of Python's str methods. Made from UnicodeData.
+// Character tables of Unicode 14.0.0 for code points from U+0080 on: case mapping (full, without
+// the conditions of SpecialCasing) and the classes of Python's str methods. Made from UnicodeData.
 #include "engine/unicode_tables.h"
 
 namespace verbatim::engine {

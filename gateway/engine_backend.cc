@@ -91,7 +91,8 @@ Answered<Prompt> EncodePrompt(const Engine& engine, const GenerationRequest& req
     }
     return Prompt{request.prompt_tokens, PromptDigestOfTokens(request.prompt_tokens)};
   }
-  // The caller wrote the whole prompt, so control tokens in it are meant (a chat message's are not).
+  // The caller wrote the whole prompt, so control tokens in it are meant (a chat message's are
+  // not).
   const engine::Segment segment{request.prompt, true};
   auto tokens = engine.tokenizer().Encode({&segment, 1}, true);
   if (!tokens.ok()) return BadRequest(tokens.error().message, "prompt", "invalid_value");

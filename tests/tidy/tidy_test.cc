@@ -1,5 +1,5 @@
-// Keeps the tree as the design draws it: folders include each other one way only, third-party types stay
-// in the files that own them, headers form no cycle, and sources carry no leftovers.
+// Keeps the tree as the design draws it: folders include each other one way only, third-party types
+// stay in the files that own them, headers form no cycle, and sources carry no leftovers.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -82,8 +82,8 @@ TEST(Tidy, FoldersIncludeOneWay) {
   for (const Source& s : sources) {
     for (const std::string& header : s.ours) {
       const std::string target = header.substr(0, header.find('/'));
-      EXPECT_TRUE(kArrows.count(target)) << s.path << " includes \"" << header
-                                         << "\"; write the folder: \"folder/file.h\"";
+      EXPECT_TRUE(kArrows.count(target))
+          << s.path << " includes \"" << header << "\"; write the folder: \"folder/file.h\"";
       if (target == s.folder) continue;
       EXPECT_TRUE(kArrows.at(s.folder).count(target))
           << s.path << " includes " << header << ", but " << s.folder << " may not know " << target;
@@ -144,8 +144,8 @@ TEST(Tidy, SourcesCarryNoLeftovers) {
       EXPECT_FALSE(std::regex_search(line, leftover)) << s.path << ":" << i + 1 << ": " << line;
       EXPECT_FALSE(std::regex_search(line, fast_math)) << s.path << ":" << i + 1 << ": " << line;
       EXPECT_EQ(line.find('\t'), std::string::npos) << s.path << ":" << i + 1 << " has a tab";
-      EXPECT_FALSE(!line.empty() && line.back() == ' ') << s.path << ":" << i + 1
-                                                        << " ends with a space";
+      EXPECT_FALSE(!line.empty() && line.back() == ' ')
+          << s.path << ":" << i + 1 << " ends with a space";
       EXPECT_FALSE(StartsWith(line, "using namespace std;")) << s.path << ":" << i + 1;
     }
   }
