@@ -304,7 +304,7 @@ TEST(OpenAiWire, WhatAsksForNothingIsAccepted) {
 
 TEST(OpenAiWire, IgnoredHeaderIsSafe) {
   GenerationRequest r = Must(Chat(R"(,"a\r\nSet-Cookie: x":1,"\u20ac":2,"":3)"));
-  EXPECT_EQ(IgnoredHeader(r), "a%0D%0ASet-Cookie%3A%20x, %E2%82%AC");
+  EXPECT_EQ(IgnoredHeader(r), "\"\", a%0D%0ASet-Cookie%3A%20x, %E2%82%AC");
   r.ignored.assign(1000, std::string(300, '\n'));
   EXPECT_LE(IgnoredHeader(r).size(), 1000u);
   EXPECT_TRUE(IgnoredHeader(r).ends_with("..."));
