@@ -130,13 +130,13 @@ class LedgerFixture : public ::testing::Test {
 
   // Waits, at most some seconds, until a checkpoint covers the entry.
   static EntryProof WaitForProof(const Ledger& ledger, uint64_t entry) {
-    for (int i = 0; i < 5000; ++i) {
-      Result<EntryProof> proof = ledger.Proof(entry);
-      if (proof.ok()) return *proof;
+    Result<EntryProof> proof = ledger.Proof(entry);
+    for (int i = 0; i < 5000 && !proof.ok(); ++i) {
       CHECK(proof.error().code == Code::kUnavailable);
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      proof = ledger.Proof(entry);
     }
-    CHECK(false);
+    return proof.value();
   }
 
   TemporaryFolder folder_;
