@@ -1,5 +1,7 @@
 #include "base/bytes.h"
 
+#include <simdjson.h>
+
 #include <algorithm>
 
 namespace verbatim {
@@ -114,31 +116,8 @@ void AppendU64(std::string& out, uint64_t v) { AppendBigEndian(out, v, 8); }
 uint64_t ReadU64(std::string_view bytes) { return ReadBigEndian(bytes, 8); }
 uint32_t ReadU32(std::string_view bytes) { return static_cast<uint32_t>(ReadBigEndian(bytes, 4)); }
 
-bool IsUtf8(std::string_view s) {
-  const auto at = [&](size_t i) { return static_cast<uint8_t>(s[i]); };
-  const auto tail = [&](size_t i) { return i < s.size() && (at(i) & 0xc0) == 0x80; };
-  for (size_t i = 0; i < s.size();) {
-    const uint8_t c = at(i);
-    if (c < 0x80) {
-      ++i;
-    } else if (c >= 0xc2 && c <= 0xdf) {
-      if (!tail(i + 1)) return false;
-      i += 2;
-    } else if (c >= 0xe0 && c <= 0xef) {
-      if (!tail(i + 1) || !tail(i + 2)) return false;
-      if (c == 0xe0 && at(i + 1) < 0xa0) return false;
-      if (c == 0xed && at(i + 1) > 0x9f) return false;
-      i += 3;
-    } else if (c >= 0xf0 && c <= 0xf4) {
-      if (!tail(i + 1) || !tail(i + 2) || !tail(i + 3)) return false;
-      if (c == 0xf0 && at(i + 1) < 0x90) return false;
-      if (c == 0xf4 && at(i + 1) > 0x8f) return false;
-      i += 4;
-    } else {
-      return false;
-    }
-  }
-  return true;
+bool IsUtf8(std::string_view bytes) {
+  return bytes.empty() || simdjson::validate_utf8(bytes.data(), bytes.size());
 }
 
 }  // namespace verbatim

@@ -1,7 +1,5 @@
 #include "base/json.h"
 
-#include <simdjson.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -439,7 +437,7 @@ Result<Value> Parse(std::string_view text, const ParseLimits& limits) {
   if (text.size() > limits.max_bytes) {
     return Error{Code::kInvalid, "longer than " + std::to_string(limits.max_bytes) + " bytes"};
   }
-  if (!simdjson::validate_utf8(text.data(), text.size())) {
+  if (!IsUtf8(text)) {
     return Error{Code::kInvalid, "not valid UTF-8"};
   }
   return Parser(text, limits).Run();

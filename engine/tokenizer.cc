@@ -322,7 +322,6 @@ bool Tokenizer::IsEnd(int32_t id) const {
 }
 std::optional<int32_t> Tokenizer::bos() const { return state_->bos; }
 std::optional<int32_t> Tokenizer::eos() const { return state_->eos; }
-bool Tokenizer::adds_bos() const { return state_->add_bos; }
 const std::vector<uint8_t>& Tokenizer::missing_bytes() const { return state_->missing; }
 
 std::string Tokenizer::bos_text() const {

@@ -77,7 +77,6 @@ class Tokenizer {
   bool IsEnd(int32_t id) const;
   std::optional<int32_t> bos() const;
   std::optional<int32_t> eos() const;
-  bool adds_bos() const;
   // The bytes without a token of their own, ascending.
   const std::vector<uint8_t>& missing_bytes() const;
   // The texts of bos and eos, for chat templates; empty where the file has none.

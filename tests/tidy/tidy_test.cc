@@ -40,7 +40,7 @@ const std::map<std::string, std::set<std::string>> kArrows = {
 const std::vector<std::pair<std::string, std::vector<std::string>>> kOwners = {
     {"rocksdb/", {"store/kv_rocksdb.cc"}},
     {"yaml-cpp/", {"policies/loader.cc"}},
-    {"simdjson", {"base/json.cc"}},
+    {"simdjson", {"base/bytes.cc"}},
     {"pcre2", {"engine/"}},
     {"openssl/", {"base/crypto.cc", "gateway/tls"}},
     {"boost/", {"gateway/", "cli/cmd_serve.cc"}},
