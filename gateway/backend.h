@@ -18,7 +18,9 @@
 
 #include "base/bytes.h"
 #include "base/json.h"
+#include "gateway/endpoint.h"
 #include "gateway/http.h"
+#include "gateway/reply.h"
 
 namespace verbatim::gateway {
 
@@ -46,18 +48,34 @@ struct ChoiceEnd {
 
 // The run is over; the last thing that its observer hears.
 struct RunEnd {
-  enum class Outcome { kComplete, kCancelled, kFailed };
+  enum class Outcome {
+    kComplete,
+    kIncomplete,  // an upstream's reply with status 2xx that is no complete answer: it reaches the
+                  // client as it came, and is never a result
+    kCancelled,
+    kFailed,
+  };
   Outcome outcome = Outcome::kComplete;
-  HttpError error{};    // where kFailed: what the client gets
-  std::string cause{};  // where kFailed: a short code for the ledger, "numeric_fault"
+  HttpError error{};  // where kFailed: what the client gets
+  std::string
+      cause{};  // where kFailed or kIncomplete: a short code for the ledger, "numeric_fault"
+  // Where kFailed: nothing of an answer came, for a reason that another upstream may not have.
+  bool elsewhere = false;
+  // Where kIncomplete: the transfer broke off, and the client's must too.
+  bool broken = false;
+  ReplySummary reply{};  // of upstreams, where kComplete or kIncomplete
+  json::Value report{};  // null, or an object for the record: attempts, the upstream's request id
 };
 
-// Each is called from a thread of the backend's. All pieces of one choice come in order; those of
-// different choices as they are made. on_end comes exactly once, and last.
+// Each is called from a thread of the backend's. The engine gives pieces and ends: all pieces of
+// one choice come in order; those of different choices as they are made. An upstream gives the
+// reply's head once, then its body. on_end comes exactly once, and last.
 struct RunObserver {
-  std::function<void(TokenPiece)> on_piece;
-  std::function<void(ChoiceEnd)> on_choice_end;
-  std::function<void(RunEnd)> on_end;
+  std::function<void(TokenPiece)> on_piece{};
+  std::function<void(ChoiceEnd)> on_choice_end{};
+  std::function<void(ReplyHead)> on_reply{};
+  std::function<void(std::vector<ReplyPiece>)> on_body{};
+  std::function<void(RunEnd)> on_end{};
 };
 
 struct RunOptions {
@@ -72,11 +90,23 @@ class Run {
   virtual void Cancel() = 0;  // on_end follows soon, with what the run had become by then
 };
 
-// A request that was checked, rendered and tokenised, and can run as often as anyone likes with the
-// same result. Immutable.
+// Whether an answer may serve equal requests later.
+enum class Reuse {
+  kAlways,    // an equal request gets an equal answer, or would have to
+  kSampled,   // drawn at random by someone else, without a seed
+  kStateful,  // depends on state outside the request: conversations, files, remote URLs
+};
+
+// A request that was checked and can run as often as anyone likes: the engine's rendered and
+// tokenised, with the same result each time; an upstream's as the body that it gets. Immutable.
 class PreparedRequest {
  public:
   virtual ~PreparedRequest() = default;
+
+  virtual Reuse reuse() const { return Reuse::kAlways; }
+  // The request leaves for an upstream: an intent stands in the ledger before it does, and the run
+  // reports a reply rather than tokens.
+  virtual bool external() const { return false; }
 
   // Who answers, as the fingerprint holds it: only what can change an answer.
   virtual const json::Value& identity() const = 0;
@@ -104,16 +134,26 @@ struct PrepareOptions {
   // The client named no max_tokens (the request's is a default or policy's): it is cut to what the
   // context leaves, where a number of the client's own would be refused.
   bool length_is_open = false;
+  // Of the client's HTTP request; both outlive the call to Prepare, not the prepared request.
+  const Headers* headers = nullptr;  // null: none
+  std::string_view query{};          // as sent
 };
 
 class Backend {
  public:
   virtual ~Backend() = default;
 
+  // The body as far as this backend must understand it: the engine checks every field, an upstream
+  // only what the gateway itself reads. Errors: 400 with the parameter's name.
+  virtual Answered<GenerationRequest> Decode(Endpoint endpoint, const json::Value& body) const = 0;
+
   // Errors: 400 with the parameter's name (context_length_exceeded among the codes), 503 where it
   // cannot serve now.
   virtual Answered<std::shared_ptr<const PreparedRequest>> Prepare(
       const GenerationRequest& request, const PrepareOptions& options) const = 0;
+
+  // Who may answer instead, in this order, where a run failed with `elsewhere`: upstreams by id.
+  virtual std::vector<std::string> fallbacks() const { return {}; }
 
   // For the manifest: what computes here (ISA, device, threads). Never part of a fingerprint.
   virtual json::Value Describe() const = 0;

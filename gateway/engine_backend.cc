@@ -230,6 +230,11 @@ class EnginePrepared : public PreparedRequest {
 
 EngineBackend::EngineBackend(std::shared_ptr<Engine> engine) : engine_(std::move(engine)) {}
 
+Answered<GenerationRequest> EngineBackend::Decode(Endpoint endpoint,
+                                                  const json::Value& body) const {
+  return gateway::Decode(endpoint, body);
+}
+
 Answered<std::shared_ptr<const PreparedRequest>> EngineBackend::Prepare(
     const GenerationRequest& request, const PrepareOptions& options) const {
   if (auto unsupported = CheckEngine(request)) return *unsupported;

@@ -14,6 +14,7 @@ class EngineBackend : public Backend {
   // The engine outlives every run: destroy it after the pipeline has drained.
   explicit EngineBackend(std::shared_ptr<engine::Engine> engine);
 
+  Answered<GenerationRequest> Decode(Endpoint endpoint, const json::Value& body) const override;
   Answered<std::shared_ptr<const PreparedRequest>> Prepare(
       const GenerationRequest& request, const PrepareOptions& options) const override;
   json::Value Describe() const override;

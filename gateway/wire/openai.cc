@@ -428,10 +428,6 @@ std::optional<HttpError> CheckMessage(const std::string& at, const Value& messag
 
 }  // namespace
 
-std::string_view EndpointPath(Endpoint endpoint) {
-  return endpoint == Endpoint::kChatCompletions ? "/v1/chat/completions" : "/v1/completions";
-}
-
 Decoded<Value> ParseBody(std::string_view body) {
   auto v = json::Parse(body, {.max_values = kMaxValues});
   if (!v) {

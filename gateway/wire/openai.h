@@ -16,12 +16,10 @@
 
 #include "base/json.h"
 #include "engine/sampler.h"
+#include "gateway/endpoint.h"
 #include "gateway/http.h"
 
 namespace verbatim::gateway {
-
-enum class Endpoint { kChatCompletions, kCompletions };
-std::string_view EndpointPath(Endpoint endpoint);  // "/v1/chat/completions"
 
 struct GenerationRequest {
   Endpoint endpoint = Endpoint::kChatCompletions;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gateway/backend.h"
+#include "gateway/wire/openai.h"
 
 namespace verbatim::gateway {
 
@@ -40,6 +41,9 @@ struct Script {
 class FakeBackend : public Backend {
  public:
   explicit FakeBackend(std::shared_ptr<Script> script) : script_(std::move(script)) {}
+  Answered<GenerationRequest> Decode(Endpoint endpoint, const json::Value& body) const override {
+    return gateway::Decode(endpoint, body);
+  }
   Answered<std::shared_ptr<const PreparedRequest>> Prepare(
       const GenerationRequest& request, const PrepareOptions& options) const override;
   json::Value Describe() const override;
