@@ -107,6 +107,8 @@ class PreparedRequest {
   // The request leaves for an upstream: an intent stands in the ledger before it does, and the run
   // reports a reply rather than tokens.
   virtual bool external() const { return false; }
+  // The stream that comes has usage in it (OpenAI's include_usage), whether or not the client asked.
+  virtual bool requests_usage() const { return false; }
 
   // Who answers, as the fingerprint holds it: only what can change an answer.
   virtual const json::Value& identity() const = 0;

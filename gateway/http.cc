@@ -39,7 +39,7 @@ std::string ErrorJson(const HttpError& error) {
 }
 
 boost::asio::awaitable<Status> SendError(ResponseSink& sink, HttpError error) {
-  std::string body = ErrorJson(error);
+  std::string body = error.body.empty() ? ErrorJson(error) : std::move(error.body);
   co_return co_await sink.SendWhole(error.status, std::move(error.headers), std::move(body));
 }
 

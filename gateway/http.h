@@ -90,6 +90,9 @@ struct HttpError {
   std::string param{};  // "" is null
   std::string code{};   // "" is null
   Headers headers{};    // further response headers, such as retry-after
+  // Not empty: sent as it is instead of an error object (an upstream's own answer); its content-type
+  // is among `headers`.
+  std::string body{};
 };
 
 // The body, and the whole answer.
