@@ -136,9 +136,11 @@ struct PrepareOptions {
   // The client named no max_tokens (the request's is a default or policy's): it is cut to what the
   // context leaves, where a number of the client's own would be refused.
   bool length_is_open = false;
-  // Of the client's HTTP request; both outlive the call to Prepare, not the prepared request.
+  // Of the client's HTTP request; they outlive the call to Prepare, not the prepared request.
   const Headers* headers = nullptr;  // null: none
   std::string_view query{};          // as sent
+  std::string_view body{};           // as received: values of the request's body that policy did not
+                                     // change have their place in it (json::Value::text_begin)
 };
 
 class Backend {
