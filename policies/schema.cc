@@ -1,204 +1,14 @@
 #include "policies/schema.h"
 
 #include <algorithm>
-#include <span>
+
+#include "policies/rows.h"
 
 namespace verbatim::policies {
 
 namespace {
 
-using MaybeProblem = std::optional<Problem>;
 constexpr uint64_t kMaxU64 = UINT64_MAX;
-constexpr uint64_t kMaxBytes = uint64_t{1} << 30;
-constexpr uint64_t kMaxMillis = 86'400'000;
-
-Problem Wrong(const Node& node, std::string what, std::string key = {}) {
-  return Problem{node.line, std::move(key), std::move(what)};
-}
-
-std::string Describe(const Node& node) {
-  switch (node.kind) {
-    case Node::Kind::kNull:
-      return "nothing";
-    case Node::Kind::kList:
-      return "a list";
-    case Node::Kind::kMap:
-      return "a map";
-    case Node::Kind::kScalar:
-      break;
-  }
-  return node.quoted ? json::Quote(node.text.substr(0, 80)) : node.text.substr(0, 80);
-}
-
-Problem NotAllowed(const Node& node, std::string key = {}) {
-  return Wrong(node, Describe(node) + " is not allowed here", std::move(key));
-}
-
-// A plain scalar as a JSON number, or nothing.
-std::optional<json::Value> Number(const Node& node) {
-  if (node.kind != Node::Kind::kScalar || node.quoted || node.text.size() > 64) return std::nullopt;
-  auto v = json::Parse(node.text);
-  if (!v || !v->is_number() || v->text_end() - v->text_begin() != node.text.size()) {
-    return std::nullopt;
-  }
-  return std::move(*v);
-}
-
-bool LooksTyped(const std::string& text) {
-  static constexpr std::string_view kWords[] = {"true", "false", "null", "~",
-                                                "True", "False", "Null"};
-  if (std::find(std::begin(kWords), std::end(kWords), text) != std::end(kWords)) return true;
-  return text.size() < 40 && text.find_first_not_of("0123456789.+-eE") == std::string::npos &&
-         text.find_first_of("0123456789") != std::string::npos;
-}
-
-// Text: quoted, or plain where it reads as nothing else.
-MaybeProblem ReadText(const Node& node, std::string& out, const std::string& key = {}) {
-  if (node.kind != Node::Kind::kScalar) return NotAllowed(node, key);
-  if (!node.quoted && LooksTyped(node.text)) {
-    return Wrong(node, node.text + " is no text; write it in quotes if it is meant", key);
-  }
-  out = node.text;
-  return std::nullopt;
-}
-
-std::string Join(std::span<const std::string_view> names) {
-  std::string out;
-  for (std::string_view name : names) {
-    if (!out.empty()) out += ", ";
-    out += name;
-  }
-  return out;
-}
-
-Row Flag(std::string path, bool& slot) {
-  return {
-      std::move(path), "true, false",
-      [&slot](const Node& n) -> MaybeProblem {
-        if (n.kind != Node::Kind::kScalar || n.quoted || (n.text != "true" && n.text != "false")) {
-          return NotAllowed(n);
-        }
-        slot = n.text == "true";
-        return std::nullopt;
-      },
-      [&slot] { return json::Value(slot); }};
-}
-
-Row Integer(std::string path, uint64_t& slot, uint64_t min, uint64_t max) {
-  return {std::move(path), "an integer from " + std::to_string(min) + " to " + std::to_string(max),
-          [&slot, min, max](const Node& n) -> MaybeProblem {
-            const auto number = Number(n);
-            if (!number || n.text.find_first_not_of("0123456789") != std::string::npos) {
-              return NotAllowed(n);
-            }
-            const auto v = number->AsUint64();
-            if (!v || *v < min || *v > max) return NotAllowed(n);
-            slot = *v;
-            return std::nullopt;
-          },
-          [&slot] { return json::Value(slot); }};
-}
-
-Row Real(std::string path, double& slot, double min, double max) {
-  return {std::move(path),
-          "a number from " + json::FormatDouble(min) + " to " + json::FormatDouble(max),
-          [&slot, min, max](const Node& n) -> MaybeProblem {
-            const auto number = Number(n);
-            const auto v = number ? number->AsDouble() : std::nullopt;
-            if (!v || !(*v >= min && *v <= max)) return NotAllowed(n);
-            slot = *v;
-            return std::nullopt;
-          },
-          [&slot] { return json::Value(slot); }};
-}
-
-using Test = bool (*)(const std::string&);
-
-Row Text(std::string path, std::string& slot, std::string allowed, Test ok) {
-  return {std::move(path), std::move(allowed),
-          [&slot, ok](const Node& n) -> MaybeProblem {
-            std::string text;
-            if (auto problem = ReadText(n, text)) return problem;
-            if (!ok(text)) return NotAllowed(n);
-            slot = std::move(text);
-            return std::nullopt;
-          },
-          [&slot] { return json::Value(slot); }};
-}
-
-// One of several names, held as text.
-Row Choice(std::string path, std::string& slot, std::vector<std::string_view> names) {
-  std::string allowed = Join(names);
-  return {std::move(path), std::move(allowed),
-          [&slot, names](const Node& n) -> MaybeProblem {
-            std::string text;
-            if (auto problem = ReadText(n, text)) return problem;
-            if (std::find(names.begin(), names.end(), text) == names.end()) return NotAllowed(n);
-            slot = std::move(text);
-            return std::nullopt;
-          },
-          [&slot] { return json::Value(slot); }};
-}
-
-// One of several names, held as an enumerator: the index in `names`.
-template <typename Enum>
-Row Choice(std::string path, Enum& slot, std::vector<std::string_view> names) {
-  std::string allowed = Join(names);
-  return {std::move(path), std::move(allowed),
-          [&slot, names](const Node& n) -> MaybeProblem {
-            std::string text;
-            if (auto problem = ReadText(n, text)) return problem;
-            const auto it = std::find(names.begin(), names.end(), text);
-            if (it == names.end()) return NotAllowed(n);
-            slot = static_cast<Enum>(it - names.begin());
-            return std::nullopt;
-          },
-          [&slot, names] { return json::Value(names[static_cast<size_t>(slot)]); }};
-}
-
-Row TextList(std::string path, std::vector<std::string>& slot, std::string allowed, Test ok) {
-  return {std::move(path), std::move(allowed),
-          [&slot, ok](const Node& n) -> MaybeProblem {
-            if (n.kind != Node::Kind::kList) return NotAllowed(n);
-            std::vector<std::string> list;
-            for (const Node& item : n.items) {
-              if (auto problem = ReadText(item, list.emplace_back())) return problem;
-              if (!ok(list.back())) return NotAllowed(item);
-            }
-            std::sort(list.begin(), list.end());
-            if (std::adjacent_find(list.begin(), list.end()) != list.end()) {
-              return Wrong(n, "a name stands there twice");
-            }
-            slot = std::move(list);
-            return std::nullopt;
-          },
-          [&slot] {
-            json::Value v = json::Value::MakeArray();
-            for (const std::string& item : slot) v.Append(item);
-            return v;
-          }};
-}
-
-Row TextMap(std::string path, std::vector<std::pair<std::string, std::string>>& slot,
-            std::string allowed, Test key_ok) {
-  return {std::move(path), std::move(allowed),
-          [&slot, key_ok](const Node& n) -> MaybeProblem {
-            if (n.kind != Node::Kind::kMap) return NotAllowed(n);
-            slot.clear();
-            for (const Node::Entry& e : n.entries) {
-              if (!key_ok(e.key)) return Problem{e.line, e.key, "is not allowed here"};
-              slot.emplace_back(e.key, "");
-              if (auto problem = ReadText(e.value, slot.back().second, e.key)) return problem;
-            }
-            std::sort(slot.begin(), slot.end());
-            return std::nullopt;
-          },
-          [&slot] {
-            json::Value v = json::Value::MakeObject();
-            for (const auto& [key, value] : slot) v.Set(key, value);
-            return v;
-          }};
-}
 
 // Request fields that a policy may fix, with the ranges that the decoder has for them.
 struct Enforceable {
@@ -289,8 +99,6 @@ Row EnforceRow(std::string path, std::vector<Enforced>& slot) {
           }};
 }
 
-bool Anything(const std::string& text) { return !text.empty() && text.size() <= 4096; }
-
 bool IsComponent(const std::string& text) {
   return !text.empty() && text.size() <= 200 &&
          text.find_first_not_of(
@@ -300,11 +108,6 @@ bool IsComponent(const std::string& text) {
 
 bool IsHexDigest(const std::string& text) {
   return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
-}
-
-bool IsSecret(const std::string& text) {
-  return (text.starts_with("env:") && text.size() > 4) ||
-         (text.starts_with("file:") && text.size() > 5);
 }
 
 bool IsListen(const std::string& text) {
@@ -382,64 +185,6 @@ Row NotYet(std::string path, std::string what) {
           [] { return json::Value(); }};
 }
 
-class Applier {
- public:
-  Applier(const std::vector<Row>& rows, const std::string& file, const std::string& prefix)
-      : rows_(rows), file_(file), prefix_(prefix) {}
-
-  Status Map(const Node& node, const std::string& path) const {
-    if (node.kind != Node::Kind::kMap) {
-      return Fail(node.line, path, Describe(node) + " is not allowed here", Children(path));
-    }
-    for (const Node::Entry& entry : node.entries) {
-      Status status = Entry(entry, path.empty() ? entry.key : path + "." + entry.key, path);
-      if (!status) return status;
-    }
-    return {};
-  }
-
- private:
-  Status Entry(const Node::Entry& entry, const std::string& path, const std::string& parent) const {
-    const bool dotted = entry.key.find('.') != std::string::npos;
-    for (const Row& row : rows_) {
-      if (row.path == path && !dotted) {
-        const auto problem = row.read(entry.value);
-        if (!problem) return {};
-        return Fail(problem->line, problem->key.empty() ? path : path + "." + problem->key,
-                    problem->what, row.allowed);
-      }
-    }
-    if (!dotted && !Children(path).empty()) return Map(entry.value, path);
-    return Fail(entry.line, path, "unknown key", Children(parent));
-  }
-
-  // The keys that may stand in the section `path`.
-  std::string Children(const std::string& path) const {
-    std::vector<std::string_view> names;
-    const std::string start = path.empty() ? "" : path + ".";
-    for (const Row& row : rows_) {
-      if (!row.path.starts_with(start) || row.allowed == "nothing yet") continue;
-      const std::string_view rest = std::string_view(row.path).substr(start.size());
-      const std::string_view name = rest.substr(0, rest.find('.'));
-      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
-    }
-    return Join(names);
-  }
-
-  Status Fail(int line, const std::string& key, const std::string& what,
-              const std::string& allowed) const {
-    std::string where = prefix_ + key;
-    if (key.empty() && !where.empty()) where.pop_back();  // the prefix without its dot
-    return Error{Code::kInvalid, file_ + ":" + std::to_string(line) + ": " +
-                                     (where.empty() ? "" : where + ": ") + what +
-                                     "; allowed: " + allowed};
-  }
-
-  const std::vector<Row>& rows_;
-  const std::string& file_;
-  const std::string& prefix_;
-};
-
 }  // namespace
 
 std::vector<Row> PolicyRows(Policy& p) {
@@ -448,7 +193,7 @@ std::vector<Row> PolicyRows(Policy& p) {
       Choice("mode", p.mode, {"record", "observe", "replay", "verify", "bypass"}),
       EnforceRow("enforce", p.enforce),
       Choice("key.namespace", p.name_space, {"tenant", "subject", "shared"}),
-      Text("key.secret", p.key_secret, "env:NAME, file:PATH", IsSecret),
+      Secret("key.secret", p.key_secret),
       Flag("key.policy", p.key_policy),
       Flag("key.manifest", p.key_manifest),
       TextList("key.software", p.key_software, "a list of " + component, IsComponent),
@@ -499,7 +244,13 @@ std::vector<Row> ConfigRows(Config& c) {
 
 Status ApplyRows(const std::vector<Row>& rows, const Node& root, const std::string& file,
                  const std::string& prefix) {
-  return Applier(rows, file, prefix).Map(root, "");
+  const auto problem = ReadMap(rows, root);
+  if (!problem) return {};
+  std::string where = prefix + problem->key;
+  if (problem->key.empty() && !where.empty()) where.pop_back();  // the prefix without its dot
+  return Error{Code::kInvalid, file + ":" + std::to_string(problem->line) + ": " +
+                                   (where.empty() ? "" : where + ": ") + problem->what +
+                                   "; allowed: " + problem->allowed};
 }
 
 json::Value WriteRows(const std::vector<Row>& rows) {

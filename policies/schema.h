@@ -32,11 +32,13 @@ struct Node::Entry {
   Node value;
 };
 
-// What is wrong, at which line, with which key (a path below the row's own, or "").
+// What is wrong, at which line, with which key (a path below the row's own, or ""), and what would
+// be allowed there ("": what the row says).
 struct Problem {
   int line = 0;
-  std::string key;
-  std::string what;
+  std::string key{};
+  std::string what{};
+  std::string allowed{};
 };
 
 struct Row {

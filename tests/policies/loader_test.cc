@@ -137,7 +137,9 @@ TEST(Loader, PolicyErrors) {
        "p.yaml:1: enforce.seed.value: 1.5 is not an integer from -9223372036854775808 to "
        "18446744073709551615; allowed: FIELD: {value: NUMBER, how: override|refuse}"},
       {"key: {secret: hunter2}\n",
-       "p.yaml:1: key.secret: hunter2 is not allowed here; allowed: env:NAME, file:PATH"},
+       "p.yaml:1: key.secret: a secret does not stand in the configuration, only where it is "
+       "found; "
+       "allowed: env:NAME, file:PATH"},
       {"software_lock: {manifest: abc}\n",
        "p.yaml:1: software_lock.manifest: abc is not allowed here; allowed: 64 lower-case "
        "hexadecimal "
