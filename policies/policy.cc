@@ -66,7 +66,7 @@ std::optional<Refusal> CheckSizes(const Limits& limits, const json::Value& reque
     return OverLimit("messages", "The number of messages", messages->items().size(),
                      limits.messages);
   }
-  for (const char* field : {"messages", "prompt"}) {
+  for (const char* field : {"messages", "prompt", "input", "system", "instructions"}) {
     const json::Value* text = request.Find(field);
     if (text == nullptr || limits.prompt_bytes == 0) continue;
     if (const uint64_t bytes = TextBytes(*text); bytes > limits.prompt_bytes) {
@@ -76,11 +76,33 @@ std::optional<Refusal> CheckSizes(const Limits& limits, const json::Value& reque
   return std::nullopt;
 }
 
-std::optional<Refusal> Enforce(const Policy& policy, Decision& d) {
+// What the absence of a field means where that is one number for all who know the field.
+constexpr std::pair<std::string_view, std::string_view> kNeutral[] = {{"top_k", "0"},
+                                                                      {"min_p", "0"},
+                                                                      {"presence_penalty", "0"},
+                                                                      {"frequency_penalty", "0"},
+                                                                      {"repetition_penalty", "1"}};
+
+bool IsNeutral(const Enforced& e) {
+  return std::any_of(std::begin(kNeutral), std::end(kNeutral), [&](const auto& row) {
+    return row.first == e.field && row.second == json::Canonical(e.value);
+  });
+}
+
+bool HasField(std::string_view endpoint, std::string_view field) {
+  if (endpoint == "/v1/chat/completions" || endpoint == "/v1/completions") return true;
+  if (field == "temperature" || field == "top_p") {
+    return endpoint == "/v1/responses" || endpoint == "/v1/messages";
+  }
+  return field == "top_k" && endpoint == "/v1/messages";
+}
+
+std::optional<Refusal> Enforce(const Policy& policy, std::string_view endpoint, Decision& d) {
   for (const Enforced& e : policy.enforce) {
+    if (!HasField(endpoint, e.field)) continue;
     const json::Value* sent = d.request.Find(e.field);
     const bool open = sent == nullptr || sent->is_null();
-    if (!open && *sent == e.value) continue;
+    if (open ? IsNeutral(e) : *sent == e.value) continue;
     if (!open && e.how == How::kRefuse) {
       return Refusal{e.field,
                      "Policy fixes " + e.field + " at " + json::Canonical(e.value) + ", and " +
@@ -96,18 +118,25 @@ std::optional<Refusal> Enforce(const Policy& policy, Decision& d) {
 
 // A request that names a number above the limit is refused; one that leaves it open gets the limit
 // written into it, so that the fingerprint holds what the answer depends on.
-std::optional<Refusal> CapTokens(uint64_t limit, bool chat, Decision& d) {
-  if (limit == 0) return std::nullopt;
+std::optional<Refusal> CapTokens(uint64_t limit, std::string_view endpoint, Decision& d) {
+  const bool chat = endpoint == "/v1/chat/completions";
+  const bool responses = endpoint == "/v1/responses";
+  const bool completions = endpoint == "/v1/completions";
+  if (limit == 0 || !(chat || responses || completions || endpoint == "/v1/messages")) {
+    return std::nullopt;
+  }
   bool named = false;
-  for (const char* field : {"max_tokens", "max_completion_tokens"}) {
+  for (const char* field : {"max_tokens", "max_completion_tokens", "max_output_tokens"}) {
     const json::Value* asked = d.request.Find(field);
     if (asked == nullptr || asked->is_null()) continue;
     named = true;
     const auto n = asked->AsUint64();
     if (n && *n > limit) return OverLimit(field, "Tokens asked for", *n, limit);
   }
-  if (named || (!chat && limit >= kCompletionsDefaultTokens)) return std::nullopt;
-  const char* field = chat ? "max_completion_tokens" : "max_tokens";
+  if (named || (completions && limit >= kCompletionsDefaultTokens)) return std::nullopt;
+  const char* field = "max_tokens";
+  if (chat) field = "max_completion_tokens";
+  if (responses) field = "max_output_tokens";
   d.request.Set(field, limit);
   d.changed.push_back(field);
   return std::nullopt;
@@ -210,14 +239,13 @@ Decision Decide(const Policy& policy, const Caller& caller, std::string_view end
              .changed = {},
              .name_space = NamespaceName(policy.name_space, caller),
              .verify_rate = policy.verify_rate,
+             .hits = policy.hits,
              .strict_hits = policy.strict_hits,
              .retention_seconds = policy.retention_seconds,
              .limits = policy.limits};
   d.refusal = CheckSizes(policy.limits, request, body_bytes);
-  if (!d.refusal) d.refusal = Enforce(policy, d);
-  if (!d.refusal) {
-    d.refusal = CapTokens(policy.limits.max_tokens, endpoint == "/v1/chat/completions", d);
-  }
+  if (!d.refusal) d.refusal = Enforce(policy, endpoint, d);
+  if (!d.refusal) d.refusal = CapTokens(policy.limits.max_tokens, endpoint, d);
   return d;
 }
 

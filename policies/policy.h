@@ -48,6 +48,18 @@ struct Limits {
   uint64_t max_tokens = 0;    // asked for; a request that leaves it open gets this number
 };
 
+// Which recorded answers of upstreams serve as hits. The embedded engine's always may.
+struct HitRules {
+  bool sampled = false;          // also of requests without temperature 0 and without a seed
+  bool stateful = false;         // also of requests that depend on state outside them
+  uint64_t max_age_seconds = 0;  // older ones are run again; 0: no bound. Apart from retention
+  // Answers that ended for one of these reasons, as the vendors name them; any other is recorded
+  // and served to nobody but the one who asked.
+  std::vector<std::string> finish_reasons = {
+      "completed",  "end_turn", "function_call", "length",     "max_output_tokens",
+      "max_tokens", "stop",     "stop_sequence", "tool_calls", "tool_use"};
+};
+
 struct Policy {
   Mode mode = Mode::kRecord;
   std::vector<Enforced> enforce;
@@ -64,7 +76,8 @@ struct Policy {
   std::vector<std::pair<std::string, std::string>>
       lock_components;  // name, version; sorted by name
 
-  double verify_rate = 0;          // share of recorded answers that are executed again, 0 to 1
+  double verify_rate = 0;  // share of recorded answers that are executed again, 0 to 1
+  HitRules hits;
   bool strict_hits = false;        // every hit is committed, synced, before it leaves
   uint64_t retention_seconds = 0;  // kept in records; 0: no end
   Limits limits;
@@ -111,13 +124,16 @@ struct Decision {
   std::vector<std::string> changed;  // the fields of it that differ from what the client sent
   std::string name_space;            // injective in what separates callers; goes into the envelope
   double verify_rate = 0;
+  HitRules hits;
   bool strict_hits = false;
   uint64_t retention_seconds = 0;
   Limits limits;
 };
 
-// `endpoint` is "/v1/chat/completions" or "/v1/completions"; `request` is the parsed body, an
-// object that the decoder has accepted; `body_bytes` its size as received.
+// `endpoint` is a path, "/v1/chat/completions"; `request` is the parsed body, an object that the
+// decoder has accepted; `body_bytes` its size as received. A field that the endpoint does not have
+// is not enforced there, and one that the client left out is not written where the policy's value
+// is what its absence means anyway (top_k 0), since not every upstream knows it.
 Decision Decide(const Policy& policy, const Caller& caller, std::string_view endpoint,
                 const json::Value& request, uint64_t body_bytes);
 

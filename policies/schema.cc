@@ -106,6 +106,8 @@ bool IsComponent(const std::string& text) {
              std::string::npos;
 }
 
+bool IsFinishReason(const std::string& text) { return !text.empty() && text.size() <= 100; }
+
 bool IsHexDigest(const std::string& text) {
   return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
@@ -203,6 +205,11 @@ std::vector<Row> PolicyRows(Policy& p) {
               IsComponent),
       Real("verify.rate", p.verify_rate, 0, 1),
       Flag("hits.strict", p.strict_hits),
+      Flag("hits.sampled", p.hits.sampled),
+      Flag("hits.stateful", p.hits.stateful),
+      Integer("hits.max_age_seconds", p.hits.max_age_seconds, 0, uint64_t{100} * 366 * 86400),
+      TextList("hits.finish_reasons", p.hits.finish_reasons,
+               "a list of finish reasons, such as stop and length", IsFinishReason),
       Integer("retention.seconds", p.retention_seconds, 0, uint64_t{100} * 366 * 86400),
       Integer("limits.body_bytes", p.limits.body_bytes, 0, kMaxBytes),
       Integer("limits.prompt_bytes", p.limits.prompt_bytes, 0, kMaxBytes),
@@ -237,7 +244,7 @@ std::vector<Row> ConfigRows(Config& c) {
       Integer("engine.prefill_chunk", e.prefill_chunk, 1, 65'536),
       Integer("engine.queue_limit", e.queue_limit, 0, 1'000'000),
       Choice("engine.isa", e.isa, {"scalar", "avx2", "avx512vnni"}),
-      NotYet("upstreams", "upstreams"),
+      UpstreamsRow(c.upstreams),
       NotYet("tenants", "tenants"),
   };
 }

@@ -39,7 +39,7 @@ software_lock:
     libraries.rocksdb: "7.8.3"
     build.version: "0.1"
 verify: {rate: 0.25}
-hits: {strict: true}
+hits: {strict: true, sampled: true, max_age_seconds: 9, finish_reasons: [stop]}
 retention: {seconds: 60}
 limits:
   body_bytes: 1
@@ -52,7 +52,8 @@ limits:
   EXPECT_EQ(
       json::Canonical(ToJson(*p)),
       R"({"enforce":{"seed":{"how":"override","value":18446744073709551615},)"
-      R"("temperature":{"how":"refuse","value":0}},"hits":{"strict":true},)"
+      R"("temperature":{"how":"refuse","value":0}},"hits":{"finish_reasons":["stop"],)"
+      R"("max_age_seconds":9,"sampled":true,"stateful":false,"strict":true},)"
       R"("key":{"manifest":true,"namespace":"subject","policy":true,"secret":"env:KEY",)"
       R"("software":["build.version","libraries.rocksdb"]},)"
       R"("limits":{"body_bytes":1,"max_tokens":4,"messages":3,"prompt_bytes":2},"mode":"verify",)"

@@ -37,17 +37,34 @@ TEST(Policy, DefaultChangesNothing) {
 }
 
 TEST(Policy, OverrideReplacesAndAdds) {
-  const Decision d = On(*BuiltinPolicy("strict"), R"({"temperature":1.5,"top_p":1.0,"seed":null})");
+  const Decision d =
+      On(*BuiltinPolicy("strict"), R"({"temperature":1.5,"top_p":1.0,"seed":null,"min_p":0.1})");
   ASSERT_FALSE(d.refusal.has_value());
+  // top_k and the penalties mean nothing where they are absent: not written.
   EXPECT_EQ(json::Canonical(d.request),
-            R"({"frequency_penalty":0,"max_completion_tokens":4096,"min_p":0,"presence_penalty":0,)"
-            R"("repetition_penalty":1,"seed":0,"temperature":0,"top_k":0,"top_p":1})");
+            R"({"max_completion_tokens":4096,"min_p":0,"seed":0,"temperature":0,"top_p":1})");
   // top_p was 1 already, in another spelling: not changed.
   EXPECT_EQ(std::set<std::string>(d.changed.begin(), d.changed.end()),
-            (std::set<std::string>{"frequency_penalty", "max_completion_tokens", "min_p",
-                                   "presence_penalty", "repetition_penalty", "seed", "temperature",
-                                   "top_k"}));
+            (std::set<std::string>{"max_completion_tokens", "min_p", "seed", "temperature"}));
   EXPECT_TRUE(d.strict_hits);
+}
+
+TEST(Policy, EnforcesFieldsThatTheEndpointHas) {
+  const Policy policy = *BuiltinPolicy("strict");
+  const struct {
+    const char* endpoint;
+    const char* want;
+  } cases[] = {
+      {"/v1/completions", R"({"seed":0,"temperature":0,"top_k":0,"top_p":1})"},
+      {"/v1/responses", R"({"max_output_tokens":4096,"temperature":0,"top_k":5,"top_p":1})"},
+      {"/v1/messages", R"({"max_tokens":4096,"temperature":0,"top_k":0,"top_p":1})"},
+      {"/v1/embeddings", R"({"top_k":5})"},
+  };
+  for (const auto& c : cases) {
+    const Decision d = Decide(policy, {}, c.endpoint, *json::Parse(R"({"top_k":5})"), 10);
+    ASSERT_FALSE(d.refusal.has_value()) << c.endpoint;
+    EXPECT_EQ(json::Canonical(d.request), c.want) << c.endpoint;
+  }
 }
 
 TEST(Policy, RefuseNamesTheField) {
