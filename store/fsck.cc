@@ -48,7 +48,7 @@ class Checker {
     for (const auto step :
          {&Checker::CheckEntries, &Checker::CheckTreeState, &Checker::CheckStrayRows,
           &Checker::CheckIndex, &Checker::CheckReceipts, &Checker::CheckTenants,
-          &Checker::CheckHits, &Checker::CheckUnusedKeys}) {
+          &Checker::CheckHits, &Checker::CheckIntents, &Checker::CheckUnusedKeys}) {
       if (Status status = (this->*step)(); !status.ok()) return status.error();
     }
     CheckErasures();
@@ -136,6 +136,7 @@ class Checker {
           for (uint64_t missing = tree_.size(); missing < entry; ++missing) {
             Find("leaf", missing, "its leaf is missing");
             if (report_.findings_omitted > 0) return false;
+            unreadable_.insert(missing);
             problem = AppendLeafHash(MissingHash(missing));
             if (!problem.ok()) return false;
           }
@@ -189,7 +190,10 @@ class Checker {
   Status CheckEntry(uint64_t entry, std::string_view bytes) {
     if (Status status = AppendLeafHash(LeafHash(bytes)); !status.ok()) return status;
     Result<Leaf> leaf = ParseLeaf(bytes);
-    if (!leaf.ok()) return Note("leaf", entry, leaf.error());
+    if (!leaf.ok()) {
+      unreadable_.insert(entry);
+      return Note("leaf", entry, leaf.error());
+    }
     CheckLeaf(entry, *leaf);
 
     Result<SlotKeys> keys = reader_.entry_keys().Get(entry);
@@ -227,6 +231,7 @@ class Checker {
       }
       if (leaf.kind == Kind::kErased) erased_.insert(reference.entry);
     }
+    CheckIntent(entry, leaf);
     if (leaf.kind == Kind::kHits) {
       const json::Value* hits = leaf.detail.Find("hits");
       const json::Value* count = hits ? hits->Find("count") : nullptr;
@@ -236,6 +241,31 @@ class Checker {
       } else {
         batches_[entry] = {leaf.tenant, *count->AsUint64(), root->as_string(), false};
       }
+    }
+  }
+
+  // An intent is ended once, by a later entry of its tenant.
+  void CheckIntent(uint64_t entry, const Leaf& leaf) {
+    if (leaf.kind == Kind::kIntent) open_intents_[entry] = leaf.tenant;
+    int ended = 0;
+    for (const Reference& reference : leaf.references) {
+      if (reference.relation != kIntentRelation) continue;
+      ++ended;
+      const auto intent = open_intents_.find(reference.entry);
+      if (intent == open_intents_.end()) {
+        if (unreadable_.contains(reference.entry)) continue;
+        Find("intent", entry,
+             "it ends entry " + std::to_string(reference.entry) + ", which is no open intent");
+        continue;
+      }
+      if (intent->second != leaf.tenant) {
+        Find("intent", entry,
+             "it ends the intent " + std::to_string(reference.entry) + " of another tenant");
+      }
+      open_intents_.erase(intent);
+    }
+    if (leaf.kind == Kind::kInterrupted && ended != 1) {
+      Find("intent", entry, "it is interrupted, and names no intent that was");
     }
   }
 
@@ -252,7 +282,10 @@ class Checker {
   }
 
   Status CheckRecord(uint64_t entry, const Leaf& leaf, const Record& record) {
-    if (leaf.kind != Kind::kHits && reader_.keys().Pseudonym(record.tenant) != leaf.tenant) {
+    // The first makes its leaf without a record; so does the second where its intent's is erased.
+    const bool without_tenant =
+        leaf.kind == Kind::kHits || (leaf.kind == Kind::kInterrupted && record.tenant.empty());
+    if (!without_tenant && reader_.keys().Pseudonym(record.tenant) != leaf.tenant) {
       Find("record", entry, "its tenant is not the leaf's");
     }
     if (record.serves_hits && record.fingerprint) {
@@ -483,6 +516,34 @@ class Checker {
     return problem;
   }
 
+  // The table holds the intents that no entry ended, and no others.
+  Status CheckIntents() {
+    const Status scanned =
+        kv_.Scan(Table::kIntent, "", "", [&](std::string_view key, std::string_view value) {
+          if (key.size() != 8 || value.size() != 16) {
+            Find("intent", std::nullopt, "a row of open intents is damaged");
+            return true;
+          }
+          const uint64_t entry = ReadU64(key);
+          const auto intent = open_intents_.find(entry);
+          if (intent != open_intents_.end()) {
+            if (PseudonymBytes(intent->second) != value) {
+              Find("intent", entry, "the table of open intents names another tenant for it");
+            }
+            open_intents_.erase(intent);
+          } else if (!unreadable_.contains(entry)) {
+            Find("intent", entry, "the table of open intents names it, and it is none");
+          }
+          return report_.findings_omitted == 0;
+        });
+    if (!scanned.ok()) return Note("intent", std::nullopt, scanned.error());
+    if (!unreadable_.empty()) return {};  // one of them may have ended what is left
+    for (const auto& [entry, tenant] : open_intents_) {
+      Find("intent", entry, "no entry ends this intent, and the table of open ones lacks it");
+    }
+    return {};
+  }
+
   // They are those of the batches, so that no number of an interval or slot comes twice.
   Status CheckHitCounters() {
     Result<std::optional<std::string>> bytes = kv_.Get(Table::kMeta, kMetaInterval);
@@ -594,8 +655,10 @@ class Checker {
   int64_t last_time_ = 0;
   std::map<std::string, uint64_t> sequences_;
   std::map<uint64_t, HitsLeaf> batches_;
-  HitCounters counters_;  // of the batches
+  HitCounters counters_;                          // of the batches
+  std::map<uint64_t, std::string> open_intents_;  // entry -> tenant
   std::set<uint64_t> without_keys_, erased_;
+  std::set<uint64_t> unreadable_;  // leaves that are missing or damaged
 };
 
 // A ledger of which nothing can be read: damage, not a failure to check.

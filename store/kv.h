@@ -21,16 +21,17 @@ namespace verbatim::store {
 
 // Key spaces. The numbers are part of the format (store/FORMAT.md) and never change.
 enum class Table : uint8_t {
-  kMeta = 1,      // format version, origin, tree state
-  kLeaf = 2,      // entry -> leaf bytes
-  kNode = 3,      // (level, index) -> hash of a complete subtree
-  kRecord = 4,    // entry -> sealed record
-  kPayload = 5,   // (entry, part) -> sealed request, response or trace
-  kIndex = 6,     // blinded (namespace, fingerprint) -> entry
-  kReceipt = 7,   // request id -> entry or hit
-  kTenant = 8,    // tenant pseudonym -> that tenant's last sequence number
-  kHit = 9,       // (tenant pseudonym, interval, number) -> commitment and sealed hit record
-  kHitBatch = 10  // (tenant pseudonym, interval) -> entry
+  kMeta = 1,       // format version, origin, tree state
+  kLeaf = 2,       // entry -> leaf bytes
+  kNode = 3,       // (level, index) -> hash of a complete subtree
+  kRecord = 4,     // entry -> sealed record
+  kPayload = 5,    // (entry, part) -> sealed request, response or trace
+  kIndex = 6,      // blinded (namespace, fingerprint) -> entry
+  kReceipt = 7,    // request id -> entry or hit
+  kTenant = 8,     // tenant pseudonym -> that tenant's last sequence number
+  kHit = 9,        // (tenant pseudonym, interval, number) -> commitment and sealed hit record
+  kHitBatch = 10,  // (tenant pseudonym, interval) -> entry
+  kIntent = 11     // entry of an open intent -> tenant pseudonym
 };
 
 // Writes that happen together or not at all, if all preconditions hold.

@@ -9,6 +9,7 @@
 #include "store/checkpoint.h"
 #include "store/control.h"
 #include "store/hits.h"
+#include "store/intents.h"
 #include "store/keyring.h"
 #include "store/keys.h"
 #include "store/kv_rocksdb.h"
@@ -37,6 +38,7 @@ struct Ledger::State {
   std::atomic<bool> closing = false;
   Status close_status;
 
+  Status Start(AppendRequest started, const std::vector<OpenIntent>& open_intents);
   // What the newest checkpoint promises: the tree has that many entries, with that root.
   Status CheckAgainst(const TreeHead& kept, const TreeState& state) const;
 };
@@ -80,7 +82,8 @@ Status OpenFormat(Kv& kv, const std::string& origin) {
 }
 
 // Facts of the server_started leaf.
-json::Value StartDetail(const json::Value& given, const std::optional<Leaf>& last, int64_t now) {
+json::Value StartDetail(const json::Value& given, const std::optional<Leaf>& last, int64_t now,
+                        size_t open_intents) {
   json::Value detail = given.is_object() ? given : json::Value::MakeObject();
   const bool clean = !last || last->kind == Kind::kServerStopped;
   detail.Set("clean", clean);
@@ -90,6 +93,7 @@ json::Value StartDetail(const json::Value& given, const std::optional<Leaf>& las
     incomplete.Set("to", FormatTime(std::max(now, last->time)));
     detail.Set("incomplete", std::move(incomplete));
   }
+  if (open_intents > 0) detail.Set("interrupted", static_cast<uint64_t>(open_intents));
   return detail;
 }
 
@@ -128,6 +132,33 @@ Status Ledger::State::CheckAgainst(const TreeHead& kept, const TreeState& state)
                      "restore a backup of this log"};
   }
   return {};
+}
+
+// Commits server_started, and behind it what a crash left open; blocks.
+Status Ledger::State::Start(AppendRequest started, const std::vector<OpenIntent>& open_intents) {
+  std::vector<std::future<Result<Appended>>> waiting;
+  const auto push = [&](auto&& prepare) -> Status {
+    const auto promise = std::make_shared<std::promise<Result<Appended>>>();
+    Result<PreparedAppend> prepared =
+        prepare([promise](Result<Appended> result) { promise->set_value(std::move(result)); });
+    if (!prepared.ok()) return prepared.error();
+    waiting.push_back(promise->get_future());
+    sequencer->Push(std::move(*prepared));
+    return {};
+  };
+  Status status =
+      push([&](AppendCallback done) { return PrepareAppend(std::move(started), std::move(done)); });
+  for (const OpenIntent& intent : open_intents) {
+    if (!status.ok()) break;
+    status = push([&](AppendCallback done) {
+      return InterruptedEntry(*reader, intent, kOutcomeUnknown, std::move(done));
+    });
+  }
+  for (std::future<Result<Appended>>& future : waiting) {
+    Result<Appended> result = future.get();
+    if (status.ok() && !result.ok()) status = result.error();
+  }
+  return status;
 }
 
 Result<std::unique_ptr<Ledger>> Ledger::Open(DataFolder folder, LedgerOptions options) {
@@ -216,6 +247,9 @@ Result<std::unique_ptr<Ledger>> Ledger::Open(DataFolder folder, LedgerOptions op
     }
   }
 
+  Result<std::vector<OpenIntent>> open_intents = ReadOpenIntents(*s.kv, 0);
+  if (!open_intents.ok()) return open_intents.error();
+
   s.publisher = std::make_unique<Publisher>(
       *s.keys.signer, s.folder.checkpoint(), s.options.publish_interval_micros, *kept_note,
       kept->size, [&s](uint64_t size) {
@@ -231,19 +265,22 @@ Result<std::unique_ptr<Ledger>> Ledger::Open(DataFolder folder, LedgerOptions op
   sequencing.hit_interval_micros = s.options.hit_interval_micros;
   sequencing.now = s.options.now;
   sequencing.committed = [&s](const TreeState& durable) { s.publisher->Notify(durable); };
+  sequencing.on_commit = s.options.on_commit;
   sequencing.recovered = [&s](const TreeState& stored) -> Status {
     Result<TreeHead> published = OpenCheckpoint(s.publisher->newest().note, s.keys.signer->key());
     if (!published.ok()) return published.error();
     return s.CheckAgainst(*published, stored);
   };
   s.sequencer = std::make_unique<Sequencer>(*s.kv, s.keys, *s.entry_keys, *s.hits, *s.reader,
-                                            std::move(sequencing), *tree, std::move(*unfinished));
+                                            std::move(sequencing), *tree, std::move(*unfinished),
+                                            open_intents->size());
   s.sequencer->Start();
 
   std::unique_ptr<Ledger> ledger(new Ledger(std::move(state)));
-  Result<Appended> started =
-      ledger->Append(ServerEntry(Kind::kServerStarted, s.options.manifest,
-                                 StartDetail(s.options.start_detail, last, s.options.now())));
+  json::Value detail =
+      StartDetail(s.options.start_detail, last, s.options.now(), open_intents->size());
+  const Status started = s.Start(
+      ServerEntry(Kind::kServerStarted, s.options.manifest, std::move(detail)), *open_intents);
   if (!started.ok()) return started.error();
   if (s.options.control_socket) {
     Result<std::unique_ptr<ControlServer>> control = ControlServer::Start(s.folder, *s.kv);
@@ -352,6 +389,10 @@ Result<std::optional<StoredResult>> Ledger::Lookup(std::string_view name_space,
 }
 
 uint64_t Ledger::Size() const { return state_->sequencer->size(); }
+
+uint64_t Ledger::OpenIntents() const { return state_->sequencer->open_intents(); }
+
+LedgerLag Ledger::Lag() const { return state_->publisher->lag(); }
 
 Result<EntryView> Ledger::Entry(uint64_t entry, bool private_parts) const {
   return state_->reader->Entry(entry, private_parts);

@@ -7,6 +7,11 @@
 // whatever else waits (group commit); then it tells the callers; the publisher's thread signs a
 // checkpoint at most every publish_interval, keeps it outside the database, and only then shows it.
 //
+// Intents: before a request leaves for an upstream, an entry of kind `intent` with opens_intent is
+// appended; nothing is sent before it is acknowledged. The entry that says how that ended (whatever
+// its kind) has closes_intent. An intent that a crash left open becomes an `interrupted` entry at
+// the next Open, once.
+//
 // Threads: every method may be called from any thread. Callbacks run on the ledger's thread and
 // must not block or call blocking methods of the ledger. Errors: kIo where the disk failed: the
 // entry is NOT acknowledged (it may or may not be in the log), and the ledger recovers by itself
@@ -40,9 +45,12 @@ struct LedgerOptions {
   int64_t hit_interval_micros = 1'000'000;    // hits' leaves; at most a second
   json::Value start_detail;                   // null, or public facts for the server_started leaf
   std::string manifest;                       // digest in hex, for the server's own leaves
-  bool control_socket = true;                 // serve snapshots to readers beside this server
-  std::function<int64_t()> now = NowMicros;   // wall clock; tests set it
-  std::unique_ptr<Kv> kv;                     // tests; else RocksDB in the folder
+  // Called on the ledger's thread after each synced commit: how long it took, how many entries
+  // shared it. Must not block.
+  std::function<void(int64_t micros, size_t entries)> on_commit;
+  bool control_socket = true;                // serve snapshots to readers beside this server
+  std::function<int64_t()> now = NowMicros;  // wall clock; tests set it
+  std::unique_ptr<Kv> kv;                    // tests; else RocksDB in the folder
 };
 
 struct AppendRequest {
@@ -53,6 +61,11 @@ struct AppendRequest {
   std::string outcome = "ok";
   std::vector<Reference> references;
   json::Value detail;  // leaf: public facts only
+  // Kind::kIntent has it, no other kind has. Appended.entry is the intent's number.
+  bool opens_intent = false;
+  // The intent that this entry ends: makes the reference {"intent", N} and takes N from the open
+  // ones in the same commit. kFailedPrecondition where N is no open intent of the same tenant.
+  std::optional<uint64_t> closes_intent;
   // The private part. record.tenant gives the leaf its pseudonym and sequence number (empty: an
   // entry of the server's own). record.request_id, where set, is what the receipt is found by;
   // another tenant's id is refused (kAlreadyExists). record.serves_hits with name_space and
@@ -119,6 +132,12 @@ struct Receipt {
   std::optional<Hit> hit;  // where it was a batched hit or join; filled once not pending
 };
 
+// What is durable but not yet covered by a published checkpoint.
+struct LedgerLag {
+  uint64_t entries = 0;
+  int64_t oldest_micros = 0;  // how long the oldest of them has waited; 0 where there is none
+};
+
 struct LogIdentity {
   std::string origin;
   std::string vkey;
@@ -150,7 +169,9 @@ class Ledger {
   Result<std::optional<StoredResult>> Lookup(std::string_view name_space,
                                              const Digest& fingerprint) const;
 
-  uint64_t Size() const;  // durable entries
+  uint64_t Size() const;         // durable entries
+  uint64_t OpenIntents() const;  // intents that no entry has ended yet
+  LedgerLag Lag() const;
   // private_parts: also decrypts and checks record, request, response and trace.
   Result<EntryView> Entry(uint64_t entry, bool private_parts) const;
   // kUnavailable until a checkpoint covers the entry (within publish_interval).

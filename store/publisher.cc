@@ -23,6 +23,11 @@ Publisher::~Publisher() { CHECK(!thread_.joinable()); }
 
 void Publisher::Notify(const TreeState& durable) {
   std::lock_guard lock(mutex_);
+  if (durable.tree.size() > published_.size) {
+    const int64_t now = MonotonicMicros();
+    if (waiting_since_ == 0) waiting_since_ = now;
+    if (later_since_ == 0) later_since_ = now;
+  }
   durable_ = durable.tree;
   changed_.notify_one();
 }
@@ -30,6 +35,12 @@ void Publisher::Notify(const TreeState& durable) {
 Publisher::Published Publisher::newest() const {
   std::lock_guard lock(mutex_);
   return published_;
+}
+
+LedgerLag Publisher::lag() const {
+  std::lock_guard lock(mutex_);
+  if (durable_.size() <= published_.size) return {};
+  return {durable_.size() - published_.size, MonotonicMicros() - waiting_since_};
 }
 
 Status Publisher::Stop() {
@@ -48,6 +59,7 @@ void Publisher::Run() {
     changed_.wait(lock, [&] { return stopping_ || durable_.size() > published_.size; });
     const bool last = stopping_;
     const CompactRange tree = durable_;
+    later_since_ = 0;
     const int64_t begin = MonotonicMicros();
     if (tree.size() > published_.size) {
       lock.unlock();
@@ -73,6 +85,7 @@ Status Publisher::Publish(const CompactRange& tree) {
   if (Status kept = WriteFileDurably(file_, *note); !kept.ok()) return kept;
   std::lock_guard lock(mutex_);
   published_ = {std::move(*note), tree.size()};
+  waiting_since_ = later_since_;
   return {};
 }
 

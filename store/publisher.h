@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "store/checkpoint.h"
+#include "store/ledger.h"
 #include "store/rows.h"
 
 namespace verbatim::store {
@@ -30,6 +31,8 @@ class Publisher {
     uint64_t size = 0;
   };
   Published newest() const;
+  // What is durable and not in newest().
+  LedgerLag lag() const;
   // Publishes what is durable at once, and ends the thread.
   Status Stop();
 
@@ -45,6 +48,8 @@ class Publisher {
   std::condition_variable changed_;
   Published published_;
   CompactRange durable_;
+  int64_t waiting_since_ = 0;  // monotonic; of the oldest entry not published; 0 where none
+  int64_t later_since_ = 0;    // likewise, of those that come after what is being published
   bool stopping_ = false;
   Status last_status_;
   std::thread thread_;

@@ -47,6 +47,9 @@ enum class Kind {
 const char* KindName(Kind kind);
 Result<Kind> ParseKind(std::string_view name);
 
+// Of the entry that ends an intent, to that intent. The ledger makes it (AppendRequest).
+inline constexpr char kIntentRelation[] = "intent";
+
 // Another entry that this one is about. relation: "result", "verifies", "leader", "intent", ...
 struct Reference {
   std::string relation;

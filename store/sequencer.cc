@@ -4,6 +4,7 @@
 #include <chrono>
 #include <initializer_list>
 #include <limits>
+#include <set>
 
 #include "base/clock.h"
 #include "base/crypto.h"
@@ -49,6 +50,13 @@ Status CheckRequest(const AppendRequest& request) {
   }
   for (const std::string* payload : {&request.request, &request.response, &request.trace}) {
     if (payload->size() > kMaxPayloadBytes) return Invalid("a payload is over 256 MiB");
+  }
+  if ((request.kind == Kind::kIntent) != request.opens_intent ||
+      (request.opens_intent && request.closes_intent)) {
+    return Invalid("an intent opens itself and nothing else does, and it ends no other");
+  }
+  if (request.kind == Kind::kInterrupted && !request.closes_intent) {
+    return Invalid("what is interrupted is an intent");
   }
   if (record.serves_hits &&
       (!record.fingerprint || record.name_space.empty() || request.response.empty())) {
@@ -96,10 +104,13 @@ struct Sequencer::Group {
   std::map<std::string, uint64_t> sequences;    // by pseudonym
   std::map<std::string, uint64_t> index;        // by index key
   std::map<std::string, std::string> receipts;  // request id -> pseudonym bytes
+  std::set<uint64_t> ended_intents;
+  uint64_t new_intents = 0;
 };
 
 Sequencer::Sequencer(Kv& kv, const Keys& keys, Keyring& ring, Hits& hits, const Reader& reader,
-                     Options options, TreeState state, std::vector<ClosedBatch> unfinished)
+                     Options options, TreeState state, std::vector<ClosedBatch> unfinished,
+                     uint64_t open_intents)
     : kv_(kv),
       keys_(keys),
       ring_(ring),
@@ -110,7 +121,8 @@ Sequencer::Sequencer(Kv& kv, const Keys& keys, Keyring& ring, Hits& hits, const 
       state_bytes_(EncodeTreeState(state_)),
       last_clock_(state_.time),
       closed_batches_(std::move(unfinished)),
-      size_(state_.tree.size()) {}
+      size_(state_.tree.size()),
+      open_intents_(open_intents) {}
 
 Sequencer::~Sequencer() { CHECK(!thread_.joinable()); }
 
@@ -195,7 +207,9 @@ void Sequencer::Run() {
         continue;
       }
     }
-    if (!appends.empty() || !closed_batches_.empty()) CommitGroup(std::move(appends));
+    if (!appends.empty() || !closed_batches_.empty() || !not_sent_.empty()) {
+      CommitGroup(std::move(appends));
+    }
     running = !last;
   }
 }
@@ -209,6 +223,7 @@ void Sequencer::CommitGroup(std::vector<PreparedAppend> appends) {
 
   Status prepared = AddClockJump(group);
   if (prepared.ok()) prepared = AddHitBatches(group);
+  if (prepared.ok()) AddNotSent(group);
   for (const PreparedAppend& append : appends) {
     results.push_back(prepared.ok() ? Place(group, append) : prepared.error());
   }
@@ -218,13 +233,20 @@ void Sequencer::CommitGroup(std::vector<PreparedAppend> appends) {
     std::string bytes = EncodeTreeState(group.state);
     group.batch.RequireEquals(Table::kMeta, kMetaTree, state_bytes_);
     group.batch.Put(Table::kMeta, kMetaTree, bytes);
+    const int64_t begin = MonotonicMicros();
     const Status committed = kv_.Commit(group.batch, true);
     if (committed.ok()) {
+      if (options_.on_commit) {
+        options_.on_commit(MonotonicMicros() - begin, group.state.tree.size() - size_);
+      }
       state_ = std::move(group.state);
       state_bytes_ = std::move(bytes);
       last_clock_ = group.clock;
       for (const auto& [pseudonym, sequence] : group.sequences) sequences_[pseudonym] = sequence;
       closed_batches_.clear();
+      not_sent_.clear();
+      open_intents_ += group.new_intents;
+      open_intents_ -= group.ended_intents.size();
       size_ = state_.tree.size();
       options_.committed(state_);
     } else {
@@ -283,6 +305,17 @@ Status Sequencer::AddHitBatches(Group& group) {
   return {};
 }
 
+// One that does not get its entry here gets it at the next start.
+void Sequencer::AddNotSent(Group& group) {
+  for (const OpenIntent& intent : not_sent_) {
+    Result<PreparedAppend> append = InterruptedEntry(reader_, intent, kOutcomeNotSent, nullptr);
+    const Result<Appended> placed = append.ok() ? Place(group, *append) : append.error();
+    if (!placed.ok()) {
+      LogWarning("ledger: intent " + std::to_string(intent.entry) + ": " + placed.error().message);
+    }
+  }
+}
+
 Result<SlotKeys> Sequencer::KeysOf(uint64_t entry) {
   if (entry >= ring_.End()) {
     if (Status made = ring_.Prepare(entry); !made.ok()) return made.error();
@@ -333,6 +366,15 @@ Status Sequencer::CheckReceiptOwner(const Group& group, const std::string& reque
   return Error{Code::kAlreadyExists, "the request id is taken; send another one"};
 }
 
+Status Sequencer::CheckOpenIntent(const Group& group, uint64_t intent,
+                                  const std::string& pseudonym) const {
+  Result<std::optional<std::string>> row = kv_.Get(Table::kIntent, EntryKey(intent));
+  if (!row.ok()) return row.error();
+  if (*row == pseudonym && !group.ended_intents.contains(intent)) return {};
+  return Error{Code::kFailedPrecondition,
+               "ledger: entry " + std::to_string(intent) + " is no open intent of this tenant"};
+}
+
 // Gives the append the next place in the group, or changes nothing.
 Result<Appended> Sequencer::Place(Group& group, const PreparedAppend& append) {
   const AppendRequest& request = append.request;
@@ -357,6 +399,12 @@ Result<Appended> Sequencer::Place(Group& group, const PreparedAppend& append) {
   leaf.numerics = request.numerics;
   leaf.outcome = request.outcome;
   leaf.references = request.references;
+  if (request.closes_intent) {
+    if (Status open = CheckOpenIntent(group, *request.closes_intent, tenant_key); !open.ok()) {
+      return open.error();
+    }
+    leaf.references.push_back({kIntentRelation, *request.closes_intent});
+  }
   leaf.detail = request.detail;
   leaf.commitment = Commitment(keys->salt, append.record_digest);
   Result<std::string> leaf_bytes = EncodeLeaf(leaf);
@@ -399,6 +447,14 @@ Result<Appended> Sequencer::Place(Group& group, const PreparedAppend& append) {
     group.receipts[record.request_id] = tenant_key;
     batch.Put(Table::kReceipt, record.request_id, EncodeReceiptRow({tenant_key, entry, ""}));
   }
+  if (request.opens_intent) {
+    ++group.new_intents;
+    batch.Put(Table::kIntent, EntryKey(entry), tenant_key);
+  }
+  if (request.closes_intent) {
+    group.ended_intents.insert(*request.closes_intent);
+    batch.Delete(Table::kIntent, EntryKey(*request.closes_intent));
+  }
   if (!append.hit_batch.empty()) batch.Put(Table::kHitBatch, append.hit_batch, EncodeU64(entry));
 
   std::vector<Node> completed;
@@ -428,6 +484,20 @@ Status Sequencer::Recover() {
     if (!*entry) open.push_back(std::move(batch));
   }
   closed_batches_ = std::move(open);
+  Result<std::vector<OpenIntent>> intents = ReadOpenIntents(kv_, 0);
+  if (!intents.ok()) return intents.error();
+  // Nobody was told of an intent in what was stored all the same, so nothing of it was sent.
+  const auto was_not_sent = [&](uint64_t entry) {
+    return entry >= state_.tree.size() ||
+           std::any_of(not_sent_.begin(), not_sent_.end(),
+                       [&](const OpenIntent& known) { return known.entry == entry; });
+  };
+  std::vector<OpenIntent> not_sent;
+  for (const OpenIntent& intent : *intents) {
+    if (was_not_sent(intent.entry)) not_sent.push_back(intent);
+  }
+  not_sent_ = std::move(not_sent);
+  open_intents_ = intents->size();
   sequences_.clear();
   state_ = std::move(*state);
   state_bytes_ = EncodeTreeState(state_);

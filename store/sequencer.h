@@ -17,22 +17,12 @@
 #include <vector>
 
 #include "store/hits.h"
+#include "store/intents.h"
 #include "store/ledger.h"
+#include "store/prepared_append.h"
 #include "store/reader.h"
 
 namespace verbatim::store {
-
-// A request whose record's bytes and digests are made.
-struct PreparedAppend {
-  AppendRequest request;
-  std::string record_bytes;
-  Digest record_digest{};
-  Ledger::AppendCallback done;
-  std::string pseudonym;  // where it is not that of record.tenant: a batch of hits
-  std::string hit_batch;  // HitBatchKey of the batch whose leaf this is
-};
-// Checks the request against the format's rules and makes its record (kInvalid says what is wrong).
-Result<PreparedAppend> PrepareAppend(AppendRequest request, Ledger::AppendCallback done);
 
 class Sequencer {
  public:
@@ -42,12 +32,14 @@ class Sequencer {
     std::function<int64_t()> now;
     // Called after every commit with the tree's new state, before the callbacks.
     std::function<void(const TreeState&)> committed;
+    std::function<void(int64_t micros, size_t entries)> on_commit;  // LedgerOptions
     // Called after a recovery with what the database holds; an error keeps the ledger failed.
     std::function<Status(const TreeState&)> recovered;
   };
 
   Sequencer(Kv& kv, const Keys& keys, Keyring& ring, Hits& hits, const Reader& reader,
-            Options options, TreeState state, std::vector<ClosedBatch> unfinished);
+            Options options, TreeState state, std::vector<ClosedBatch> unfinished,
+            uint64_t open_intents);
   ~Sequencer();
 
   void Start();
@@ -57,6 +49,7 @@ class Sequencer {
   bool failed() const { return failed_; }
   void WakeForHits();
   uint64_t size() const { return size_; }
+  uint64_t open_intents() const { return open_intents_; }
 
   // Commits what waits, the open hits and then `last`, and ends the thread.
   void Stop(PreparedAppend last);
@@ -68,10 +61,12 @@ class Sequencer {
   void CommitGroup(std::vector<PreparedAppend> appends);
   Status AddHitBatches(Group& group);
   Status AddClockJump(Group& group);
+  void AddNotSent(Group& group);
   Result<Appended> Place(Group& group, const PreparedAppend& append);
   Result<bool> IsFirstResult(const Group& group, const std::string& index_key) const;
   Status CheckReceiptOwner(const Group& group, const std::string& request_id,
                            const std::string& pseudonym) const;
+  Status CheckOpenIntent(const Group& group, uint64_t intent, const std::string& pseudonym) const;
   Result<uint64_t> NextSequence(const Group& group, const std::string& pseudonym) const;
   Result<SlotKeys> KeysOf(uint64_t entry);
   Status Recover();
@@ -87,12 +82,14 @@ class Sequencer {
   TreeState state_;
   std::string state_bytes_;
   int64_t last_clock_ = 0;
-  std::vector<ClosedBatch> closed_batches_;              // wait for their leaves
+  std::vector<ClosedBatch> closed_batches_;  // wait for their leaves
+  // Intents that are stored although their commit was reported as failed: nothing was sent.
+  std::vector<OpenIntent> not_sent_;
   std::unordered_map<std::string, uint64_t> sequences_;  // by pseudonym, as committed
   int64_t interval_end_ = 0;   // monotonic; of the open hits; 0 where there are none
   int64_t next_recovery_ = 0;  // monotonic; not before
 
-  std::atomic<uint64_t> size_;
+  std::atomic<uint64_t> size_, open_intents_;
   std::atomic<bool> failed_ = false;
   std::mutex mutex_;  // guards queue_, stopping_ and wake_
   std::condition_variable changed_;
