@@ -7,6 +7,7 @@
 #include <string>
 
 #include "policies/policy.h"
+#include "policies/upstreams.h"
 
 namespace verbatim::policies {
 
@@ -45,7 +46,8 @@ struct Config {
   ServerConfig server;
   std::string data;  // the data folder; "": $XDG_DATA_HOME/verbatim or ~/.local/share/verbatim
   std::map<std::string, ModelConfig> models;  // by the name that clients use
-  std::string origin;                         // of the log; "": chosen at the first start
+  UpstreamConfigs upstreams;
+  std::string origin;  // of the log; "": chosen at the first start
   EngineConfig engine;
   Policy policy;
   std::string policy_source = "default";  // "default", "strict", a file name, or "inline"

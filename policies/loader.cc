@@ -179,11 +179,21 @@ std::string Folder(const std::string& path) {
   return std::filesystem::path(path).parent_path().string();
 }
 
-// key.secret: file:PATH in `folder`, unless absolute.
-void PlaceSecret(Policy& policy, const std::string& folder) {
-  if (policy.key_secret.starts_with("file:")) {
-    policy.key_secret = "file:" + InFolder(folder, policy.key_secret.substr(5));
+// A reference file:PATH is to `folder`, unless absolute.
+void PlaceReference(std::string& reference, const std::string& folder) {
+  if (reference.starts_with("file:")) {
+    reference = "file:" + InFolder(folder, reference.substr(5));
   }
+}
+
+void PlaceUpstream(UpstreamConfig& upstream, const std::string& folder) {
+  for (std::string* file :
+       {&upstream.ca_file, &upstream.client_certificate, &upstream.client_key}) {
+    *file = InFolder(folder, *file);
+  }
+  PlaceReference(upstream.credentials.value, folder);
+  PlaceReference(upstream.proxy, folder);
+  for (auto& [name, value] : upstream.headers.add) PlaceReference(value, folder);
 }
 
 Result<Policy> PolicyFrom(const Node& node, const std::string& name, const std::string& prefix) {
@@ -200,7 +210,7 @@ Row PolicyRow(Config& c, const std::string& name, const std::string& folder, Sta
             Result<Policy> policy = Error{};
             if (n.kind == Node::Kind::kMap) {
               policy = PolicyFrom(n, name, "policy.");
-              if (policy) PlaceSecret(*policy, folder);
+              if (policy) PlaceReference(policy->key_secret, folder);
               c.policy_source = "inline";
             } else if (n.kind == Node::Kind::kScalar) {
               const bool builtin = !BuiltinPolicyText(n.text).empty();
@@ -231,7 +241,7 @@ Result<Policy> LoadPolicy(const std::string& path) {
   auto text = ReadFile(path, kMaxFileBytes);
   if (!text) return text.error();
   auto policy = ParsePolicy(*text, path);
-  if (policy) PlaceSecret(*policy, Folder(path));
+  if (policy) PlaceReference(policy->key_secret, Folder(path));
   return policy;
 }
 
@@ -265,6 +275,7 @@ Result<Config> ParseConfig(std::string_view yaml, const std::string& name,
     if (entry.key == "data") config.data = InFolder(folder, config.data);
   }
   for (auto& [model_name, model] : config.models) model.file = InFolder(folder, model.file);
+  for (auto& [id, upstream] : config.upstreams) PlaceUpstream(upstream, folder);
   return config;
 }
 

@@ -53,6 +53,9 @@ struct Row {
 std::vector<Row> PolicyRows(Policy& p);
 std::vector<Row> ConfigRows(Config& c);
 
+// The row "upstreams" (schema_upstreams.cc).
+Row UpstreamsRow(UpstreamConfigs& slot);
+
 // Sets what `root` says, through `rows`. The first problem ends it: kInvalid, "FILE:LINE: KEY:
 // what; allowed: ...". `prefix` ("policy.", or "") stands before every path in errors.
 Status ApplyRows(const std::vector<Row>& rows, const Node& root, const std::string& file,

@@ -227,13 +227,16 @@ TEST(Loader, ConfigurationErrors) {
   };
   const Case cases[] = {
       {"upstreams:\n  a: 1\n",
-       "c.yaml:2: upstreams: upstreams are not supported by this version; remove the section; "
-       "allowed: nothing yet"},
+       "c.yaml:2: upstreams.a: 1 is not allowed here; allowed: kind, url, models, api_version, "
+       "model_version, credentials, headers, query, ca_file, client_certificate, client_key, "
+       "proxy, "
+       "timeouts, retries, breaker, pool, fallbacks, limits, ask_usage"},
       {"tenants: {a: 1}\n",
        "c.yaml:1: tenants: tenants are not supported by this version; remove the section; allowed: "
        "nothing yet"},
       {"sever: {}\n",
-       "c.yaml:1: sever: unknown key; allowed: server, data, models, log, engine, policy"},
+       "c.yaml:1: sever: unknown key; allowed: server, data, models, log, engine, upstreams, "
+       "policy"},
       {"server: {listen: 8080}\n",
        "c.yaml:1: server.listen: 8080 is no text; write it in quotes if it is meant; allowed: "
        "HOST:PORT"},
