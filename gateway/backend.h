@@ -44,6 +44,7 @@ struct ChoiceEnd {
   uint32_t choice = 0;
   std::string finish_reason;  // "stop" or "length"
   Digest chain{};             // logits chain over all its tokens
+  std::string stop{};         // the stop string that ended it, if one did
 };
 
 // The run is over; the last thing that its observer hears.

@@ -208,7 +208,8 @@ class EnginePrepared : public PreparedRequest {
     callbacks.on_finish = [observer](const engine::Finish& finish) {
       const bool length = finish.reason == engine::FinishReason::kLength;
       if (length || finish.reason == engine::FinishReason::kStop) {
-        observer.on_choice_end({0, length ? "length" : "stop", finish.logits_chain});
+        observer.on_choice_end(
+            {0, length ? "length" : "stop", finish.logits_chain, length ? "" : finish.stop});
       }
       observer.on_end(ToRunEnd(finish));
     };

@@ -20,7 +20,32 @@ const char* UsualType(int status) {
   }
 }
 
-std::string QuoteOrNull(const std::string& s) { return s.empty() ? "null" : json::Quote(s); }
+// platform.claude.com/docs/en/api/errors
+const char* AnthropicType(int status) {
+  switch (status) {
+    case 401:
+      return "authentication_error";
+    case 402:
+      return "billing_error";
+    case 403:
+      return "permission_error";
+    case 404:
+      return "not_found_error";
+    case 413:
+      return "request_too_large";
+    case 429:
+      return "rate_limit_error";
+    case 503:
+    case 529:
+      return "overloaded_error";
+    case 504:
+      return "timeout_error";
+    default:
+      return status >= 500 ? "api_error" : "invalid_request_error";
+  }
+}
+
+std::string QuoteOrNull(std::string_view s) { return s.empty() ? "null" : json::Quote(s); }
 
 }  // namespace
 
@@ -31,7 +56,12 @@ std::string_view FindHeader(const Headers& headers, std::string_view name) {
   return {};
 }
 
-std::string ErrorJson(const HttpError& error) {
+std::string ErrorJson(const HttpError& error, ErrorForm form, std::string_view request_id) {
+  if (form == ErrorForm::kAnthropic) {
+    return R"({"type":"error","error":{"type":")" + std::string(AnthropicType(error.status)) +
+           "\",\"message\":" + json::Quote(error.message) +
+           "},\"request_id\":" + QuoteOrNull(request_id) + "}";
+  }
   const std::string type = error.type.empty() ? UsualType(error.status) : error.type;
   return "{\"error\":{\"message\":" + json::Quote(error.message) +
          ",\"type\":" + json::Quote(type) + ",\"param\":" + QuoteOrNull(error.param) +
@@ -39,7 +69,8 @@ std::string ErrorJson(const HttpError& error) {
 }
 
 boost::asio::awaitable<Status> SendError(ResponseSink& sink, HttpError error) {
-  std::string body = error.body.empty() ? ErrorJson(error) : std::move(error.body);
+  std::string body = std::move(error.body);
+  if (body.empty()) body = ErrorJson(error, sink.error_form(), sink.request_id());
   co_return co_await sink.SendWhole(error.status, std::move(error.headers), std::move(body));
 }
 

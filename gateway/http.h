@@ -17,6 +17,7 @@
 
 #include "base/result.h"
 #include "gateway/auth.h"
+#include "gateway/endpoint.h"
 
 namespace verbatim::gateway {
 
@@ -69,6 +70,10 @@ class ResponseSink {
   // Ends a stream well: the terminating chunk.
   virtual boost::asio::awaitable<Status> Finish() = 0;
 
+  // How this request's client expects errors, and the id that they carry there.
+  virtual ErrorForm error_form() const { return ErrorForm::kOpenAi; }
+  virtual std::string_view request_id() const { return {}; }
+
   // Closes the connection without the terminating chunk: the client sees a broken transfer.
   virtual void Abort() = 0;
 
@@ -82,7 +87,7 @@ class ResponseSink {
   virtual void OnClientGone(std::function<void()> callback) = 0;
 };
 
-// An error answer in OpenAI's form: {"error":{"message","type","param","code"}}.
+// An error answer; ErrorJson makes its body.
 struct HttpError {
   int status = 500;
   std::string message{};
@@ -90,13 +95,17 @@ struct HttpError {
   std::string param{};  // "" is null
   std::string code{};   // "" is null
   Headers headers{};    // further response headers, such as retry-after
-  // Not empty: sent as it is instead of an error object (an upstream's own answer); its content-type
-  // is among `headers`.
+  // Not empty: sent as it is instead of an error object (an upstream's own answer); its
+  // content-type is among `headers`.
   std::string body{};
 };
 
-// The body, and the whole answer.
-std::string ErrorJson(const HttpError& error);
+// The body: OpenAI's {"error":{"message","type","param","code"}}, or Anthropic's
+// {"type":"error","error":{"type","message"},"request_id"}, whose type is the usual one of the
+// status (and which has no place for param and code). The whole answer takes form and id from the
+// sink.
+std::string ErrorJson(const HttpError& error, ErrorForm form = ErrorForm::kOpenAi,
+                      std::string_view request_id = {});
 boost::asio::awaitable<Status> SendError(ResponseSink& sink, HttpError error);
 
 using Handler = std::function<boost::asio::awaitable<void>(const Request&, ResponseSink&)>;

@@ -21,8 +21,10 @@ Status DecodeChoice(const json::Value& value, uint32_t choice, TraceOrder& order
   const json::Value* digests = value.Find("digests");
   const json::Value* reason = value.Find("finish_reason");
   const json::Value* chain = value.Find("chain");
+  const json::Value* stop = value.Find("stop");
   if (!tokens || !tokens->is_array() || !texts || !texts->is_array() || !digests ||
-      !digests->is_string() || !reason || !reason->is_string() || !chain || !chain->is_string()) {
+      !digests->is_string() || !reason || !reason->is_string() || !chain || !chain->is_string() ||
+      (stop && !stop->is_string())) {
     return Corrupt("a choice lacks a member");
   }
   auto digest_bytes = HexDecode(digests->as_string());
@@ -43,7 +45,8 @@ Status DecodeChoice(const json::Value& value, uint32_t choice, TraceOrder& order
       piece.digest[b] = static_cast<uint8_t>((*digest_bytes)[16 * i + b]);
     order.Add(std::move(piece), out);
   }
-  order.Add(ChoiceEnd{choice, reason->as_string(), *chain_digest}, out);
+  order.Add(ChoiceEnd{choice, reason->as_string(), *chain_digest, stop ? stop->as_string() : ""},
+            out);
   return {};
 }
 
@@ -56,6 +59,7 @@ std::vector<std::vector<const TraceEvent*>> ByChoice(const Trace& trace) {
 const char* Difference(const TraceEvent& a, const TraceEvent& b) {
   if (a.end != b.end) return "length";
   if (a.end && a.finish_reason != b.finish_reason) return "finish_reason";
+  if (a.end && a.stop != b.stop) return "finish_reason";
   if (a.end) return a.chain != b.chain ? "logits" : nullptr;
   if (a.token != b.token) return "token";
   if (a.digest != b.digest) return "logits";
@@ -95,6 +99,7 @@ void TraceOrder::Add(ChoiceEnd end, std::vector<TraceEvent>& out) {
   event.end = true;
   event.finish_reason = std::move(end.finish_reason);
   event.chain = end.chain;
+  event.stop = std::move(end.stop);
   waiting_[end.choice].push_back(std::move(event));
   Advance(out);
 }
@@ -125,6 +130,7 @@ std::string EncodeTrace(const Trace& trace) {
       if (event->end) {
         choice.Set("finish_reason", event->finish_reason);
         choice.Set("chain", HexEncode(event->chain));
+        if (!event->stop.empty()) choice.Set("stop", event->stop);
         break;
       }
       tokens.Append(event->token);

@@ -26,6 +26,7 @@ struct TraceEvent {
   std::string text;                  // may be empty (backend.h, TokenPiece)
   std::string finish_reason;         // of an end:
   Digest chain{};                    // logits chain of the choice
+  std::string stop{};                // the stop string that ended it, if one did
   friend bool operator==(const TraceEvent&, const TraceEvent&) = default;
 };
 

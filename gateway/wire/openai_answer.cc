@@ -38,7 +38,29 @@ std::string Chunk(const AnswerHead& head, uint32_t choice, const std::string& sa
          (include_usage ? ",\"usage\":null" : "") + "}\n\n";
 }
 
-std::string PlainAnswer(const AnswerHead& head, const Trace& trace) {
+class CompletionStream : public StreamWriter {
+ public:
+  CompletionStream(const AnswerHead& head, uint32_t choices, bool include_usage)
+      : head_(head), choices_(choices), include_usage_(include_usage) {}
+
+  std::string Begin() override { return StreamBegin(head_, choices_, include_usage_); }
+  std::string Event(const TraceEvent& event) override {
+    return StreamEvent(head_, event, include_usage_);
+  }
+  std::string End(const Trace& trace) override { return StreamEnd(head_, trace, include_usage_); }
+  std::string Error(const HttpError& error, std::string_view) const override {
+    return CompletionStreamError(error);
+  }
+
+ private:
+  const AnswerHead& head_;
+  const uint32_t choices_;
+  const bool include_usage_;
+};
+
+}  // namespace
+
+std::string CompletionBody(const AnswerHead& head, const Trace& trace) {
   std::vector<std::string> texts(trace.choices), reasons(trace.choices);
   for (const TraceEvent& event : trace.events) {
     if (event.end) {
@@ -62,15 +84,13 @@ std::string PlainAnswer(const AnswerHead& head, const Trace& trace) {
   return body + "]," + Usage(trace) + "}";
 }
 
-}  // namespace
+std::unique_ptr<StreamWriter> NewCompletionStream(const AnswerHead& head, uint32_t choices,
+                                                  bool include_usage) {
+  return std::make_unique<CompletionStream>(head, choices, include_usage);
+}
 
-std::string Render(const AnswerHead& head, const Trace& trace, const AnswerForm& form) {
-  if (!form.streamed) return PlainAnswer(head, trace);
-  std::string body = StreamBegin(head, trace.choices, form.include_usage);
-  for (const TraceEvent& event : trace.events) {
-    body += StreamEvent(head, event, form.include_usage);
-  }
-  return body + StreamEnd(head, trace, form.include_usage);
+std::string CompletionStreamError(const HttpError& error) {
+  return "data: " + ErrorJson(error) + "\n\n";
 }
 
 std::string StreamBegin(const AnswerHead& head, uint32_t choices, bool include_usage) {
@@ -103,6 +123,6 @@ std::string StreamEnd(const AnswerHead& head, const Trace& trace, bool include_u
   return events + "data: [DONE]\n\n";
 }
 
-std::string StreamError(const HttpError& error) { return "data: " + ErrorJson(error) + "\n\n"; }
+std::string StreamError(const HttpError& error) { return CompletionStreamError(error); }
 
 }  // namespace verbatim::gateway
