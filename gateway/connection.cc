@@ -364,8 +364,9 @@ std::optional<HttpError> Connection::Admit(const RequestHead& head, Router::Matc
     return error;
   }
   if (match.route->roles != 0) {
-    Result<Principal> principal = state_.auth.Authenticate(
-        FindHeader(head.headers, "authorization"), FindHeader(head.headers, "api-key"));
+    error_code ignored;
+    const std::string remote_ip = socket_.remote_endpoint(ignored).address().to_string();
+    Result<Principal> principal = state_.auth.Authenticate(head.headers, remote_ip);
     if (!principal.ok()) {
       HttpError error = MakeError(401, principal.error().message);
       error.headers.emplace_back("www-authenticate", "Bearer");

@@ -42,7 +42,7 @@ const std::vector<std::pair<std::string, std::vector<std::string>>> kOwners = {
     {"yaml-cpp/", {"policies/loader.cc"}},
     {"simdjson", {"base/bytes.cc"}},
     {"pcre2", {"engine/"}},
-    {"openssl/", {"base/crypto.cc", "gateway/tls"}},
+    {"openssl/", {"base/crypto.cc", "base/signature.cc", "gateway/tls"}},
     {"boost/", {"gateway/", "cli/cmd_serve.cc"}},
     {"prometheus/", {"gateway/metrics.cc"}},
     {"CLI/", {"cli/"}},
