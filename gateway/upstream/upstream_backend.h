@@ -1,0 +1,64 @@
+// APIs of others as backends: OpenAI-compatible, Azure, Anthropic. A request goes there with the
+// client's own bytes of every value that policy did not change, is repeated where that can help,
+// and its reply comes back as it came (backend.h, reply.h). Credentials never reach a fingerprint,
+// a record, a report, a log or an error.
+//
+// A backend is immutable and for any thread, like every Backend. Runs live on the pool's threads;
+// they may outlive the backend, which must not outlive the pool.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "gateway/backend.h"
+#include "policies/upstreams.h"
+
+namespace verbatim::gateway {
+
+// The threads that talk to upstreams: each runs one executor, and every upstream has one client on
+// each. Made once per process.
+class UpstreamPool {
+ public:
+  explicit UpstreamPool(unsigned threads = 0);  // 0: one per core, at most 4
+  // Waits for what still runs there: destroy the backends first, and drain their runs.
+  ~UpstreamPool();
+  UpstreamPool(const UpstreamPool&) = delete;
+  UpstreamPool& operator=(const UpstreamPool&) = delete;
+
+  struct State;
+  State& state() const { return *state_; }
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+struct UpstreamOptions {
+  UpstreamPool* pool = nullptr;
+  // Told of every attempt, from any thread, at once: the upstream's id, and the reply's status
+  // ("200") or why there was none ("connect_failed", "circuit_open", "credentials", "cancelled").
+  std::function<void(std::string_view upstream, std::string_view outcome)> on_attempt{};
+};
+
+// Errors, each naming the upstream: a secret that is not there, a bad certificate file, a bad URL.
+//
+// Prepare answers 404 (model_not_found) where the configuration has no name for the request's
+// model, and 404 (unsupported_endpoint) where the kind has no such path. PrepareOptions::headers
+// hold no credentials that this server took for itself: where the configuration passes the client's
+// on, all that are there go upstream.
+//
+// A run's RunEnd::cause is one of: upstream_STATUS ("upstream_429": any reply without status 2xx),
+// upstream_timeout (504), upstream_unreachable, upstream_broken (502), upstream_unavailable (503:
+// the circuit is open), upstream_credentials (502: this server's own cannot be read); and of
+// incomplete replies what ReplySummary::why_not says, or upstream_timeout or upstream_broken.
+// Its report: {"upstream":ID,"attempts":[{"status":429,"micros":N} or {"cause":"connect_failed",
+// "micros":N}, ...],"request_id":"..."}.
+Result<std::unique_ptr<Backend>> MakeUpstream(const std::string& id,
+                                              const policies::UpstreamConfig& config,
+                                              UpstreamOptions options);
+
+}  // namespace verbatim::gateway
