@@ -11,7 +11,6 @@
 #include "base/crypto.h"
 #include "base/json.h"
 #include "fake_client.h"
-#include "gateway/refusals.h"
 
 namespace verbatim::gateway {
 namespace {
@@ -386,30 +385,6 @@ TEST(Pipeline, AReplayMissNamesTheNearestRequest) {
   auto other = h.Do({.tenant = "umbrella", .cache_control = "only-if-cached"});
   EXPECT_EQ(other->status(), 504);
   EXPECT_EQ(other->body().find("nearest"), std::string::npos) << other->body();
-}
-
-// What refusals can cost the disk is bounded, and what was left out is counted in the log.
-TEST(Pipeline, AFloodOfRefusalsIsCutAndCounted) {
-  Harness h;
-  int64_t now = 0;
-  store::AppendRequest refused;
-  refused.kind = store::Kind::kRefused;
-  Refusals refusals(*h.ledger, *h.metrics, [&] { return now; });
-  for (uint64_t i = 0; i < 2 * Refusals::kBurst; ++i) {
-    refusals.Offer(refused);
-    if (i % 32 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  const size_t recorded = h.Kinds().size();
-  EXPECT_GT(recorded, Refusals::kWaiting - 1);
-  EXPECT_LE(recorded, Refusals::kBurst);
-  now += 60'000'000;
-  refusals.Offer(refused);
-  h.WaitForEntries("refused", recorded + 1);
-  const json::Value detail = h.Entry(h.ledger->Size() - 1).leaf.detail;
-  const json::Value* left_out = detail.Find("unrecorded");
-  ASSERT_TRUE(left_out);
-  EXPECT_EQ(left_out->AsUint64(), 2 * Refusals::kBurst - recorded);
 }
 
 TEST(Pipeline, TenantsNeverShare) {
