@@ -1,8 +1,9 @@
 #include "base/crypto.h"
 
+#include <openssl/core_names.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
-#include <openssl/hmac.h>
+#include <openssl/params.h>
 #include <openssl/rand.h>
 
 namespace verbatim {
@@ -18,12 +19,31 @@ struct CtxFree {
   void operator()(EVP_CIPHER_CTX* c) const { EVP_CIPHER_CTX_free(c); }
   void operator()(EVP_MD_CTX* c) const { EVP_MD_CTX_free(c); }
   void operator()(EVP_PKEY* k) const { EVP_PKEY_free(k); }
+  void operator()(EVP_MAC_CTX* c) const { EVP_MAC_CTX_free(c); }
 };
 using CipherCtx = std::unique_ptr<EVP_CIPHER_CTX, CtxFree>;
 using MdCtx = std::unique_ptr<EVP_MD_CTX, CtxFree>;
 using Pkey = std::unique_ptr<EVP_PKEY, CtxFree>;
+using MacCtx = std::unique_ptr<EVP_MAC_CTX, CtxFree>;
 
 constexpr size_t kTag = 16;
+
+// Algorithms, looked up once: EVP_sha256() and its like have the library look for them each time.
+const EVP_MD* Sha256Algorithm() {
+  static const EVP_MD* const found = EVP_MD_fetch(nullptr, "SHA256", nullptr);
+  CHECK(found);
+  return found;
+}
+const EVP_CIPHER* AesGcmAlgorithm() {
+  static const EVP_CIPHER* const found = EVP_CIPHER_fetch(nullptr, "AES-256-GCM", nullptr);
+  CHECK(found);
+  return found;
+}
+EVP_MAC* HmacAlgorithm() {
+  static EVP_MAC* const found = EVP_MAC_fetch(nullptr, "HMAC", nullptr);
+  CHECK(found);
+  return found;
+}
 
 }  // namespace
 
@@ -32,7 +52,7 @@ struct Sha256Stream::State {
 };
 
 Sha256Stream::Sha256Stream() : state_(std::make_unique<State>()) {
-  CHECK(state_->ctx && EVP_DigestInit_ex(state_->ctx.get(), EVP_sha256(), nullptr) == 1);
+  CHECK(state_->ctx && EVP_DigestInit_ex(state_->ctx.get(), Sha256Algorithm(), nullptr) == 1);
 }
 Sha256Stream::~Sha256Stream() = default;
 Sha256Stream::Sha256Stream(Sha256Stream&&) noexcept = default;
@@ -50,18 +70,45 @@ Digest Sha256Stream::Finish() {
 }
 
 Digest Sha256(std::string_view bytes) {
+  // A context costs as much as the hash of a short text.
+  thread_local const MdCtx ctx(EVP_MD_CTX_new());
   Digest out;
   unsigned n = 0;
-  CHECK(EVP_Digest(bytes.data(), bytes.size(), out.data(), &n, EVP_sha256(), nullptr) == 1);
+  CHECK(ctx && EVP_DigestInit_ex(ctx.get(), Sha256Algorithm(), nullptr) == 1);
+  CHECK(EVP_DigestUpdate(ctx.get(), bytes.data(), bytes.size()) == 1);
+  CHECK(EVP_DigestFinal_ex(ctx.get(), out.data(), &n) == 1 && n == out.size());
+  return out;
+}
+
+struct HmacSha256Key::State {
+  MacCtx ctx{EVP_MAC_CTX_new(HmacAlgorithm())};
+};
+
+HmacSha256Key::HmacSha256Key(std::string_view key) : state_(std::make_unique<State>()) {
+  char digest[] = "SHA256";
+  const OSSL_PARAM parameters[] = {
+      OSSL_PARAM_construct_utf8_string(OSSL_MAC_PARAM_DIGEST, digest, 0),
+      OSSL_PARAM_construct_end()};
+  // A null key would mean the one before; an empty one is a key.
+  const unsigned char* bytes = key.empty() ? U("") : U(key);
+  CHECK(state_->ctx && EVP_MAC_init(state_->ctx.get(), bytes, key.size(), parameters) == 1);
+}
+HmacSha256Key::~HmacSha256Key() = default;
+HmacSha256Key::HmacSha256Key(HmacSha256Key&&) noexcept = default;
+HmacSha256Key& HmacSha256Key::operator=(HmacSha256Key&&) noexcept = default;
+
+Digest HmacSha256Key::Of(std::string_view bytes) {
+  Digest out;
+  size_t n = 0;
+  EVP_MAC_CTX* ctx = state_->ctx.get();
+  CHECK(EVP_MAC_init(ctx, nullptr, 0, nullptr) == 1);
+  CHECK(EVP_MAC_update(ctx, U(bytes), bytes.size()) == 1);
+  CHECK(EVP_MAC_final(ctx, out.data(), &n, out.size()) == 1 && n == out.size());
   return out;
 }
 
 Digest HmacSha256(std::string_view key, std::string_view bytes) {
-  Digest out;
-  unsigned n = 0;
-  CHECK(HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), U(bytes), bytes.size(),
-             out.data(), &n) != nullptr);
-  return out;
+  return HmacSha256Key(key).Of(bytes);
 }
 
 std::string RandomBytes(size_t n) {
@@ -74,7 +121,7 @@ std::string AesGcmSeal(std::string_view key, std::string_view nonce, std::string
                        std::string_view plaintext) {
   CHECK(key.size() == 32 && nonce.size() == 12 && plaintext.size() < (1u << 30));
   CipherCtx ctx(EVP_CIPHER_CTX_new());
-  CHECK(ctx && EVP_EncryptInit_ex(ctx.get(), EVP_aes_256_gcm(), nullptr, U(key), U(nonce)) == 1);
+  CHECK(ctx && EVP_EncryptInit_ex(ctx.get(), AesGcmAlgorithm(), nullptr, U(key), U(nonce)) == 1);
   int n = 0;
   if (!aad.empty()) {
     CHECK(EVP_EncryptUpdate(ctx.get(), nullptr, &n, U(aad), static_cast<int>(aad.size())) == 1);
@@ -96,7 +143,7 @@ Result<std::string> AesGcmOpen(std::string_view key, std::string_view nonce, std
   }
   const size_t size = sealed.size() - kTag;
   CipherCtx ctx(EVP_CIPHER_CTX_new());
-  CHECK(ctx && EVP_DecryptInit_ex(ctx.get(), EVP_aes_256_gcm(), nullptr, U(key), U(nonce)) == 1);
+  CHECK(ctx && EVP_DecryptInit_ex(ctx.get(), AesGcmAlgorithm(), nullptr, U(key), U(nonce)) == 1);
   int n = 0;
   if (!aad.empty()) {
     CHECK(EVP_DecryptUpdate(ctx.get(), nullptr, &n, U(aad), static_cast<int>(aad.size())) == 1);

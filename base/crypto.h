@@ -15,6 +15,20 @@ namespace verbatim {
 Digest Sha256(std::string_view bytes);
 Digest HmacSha256(std::string_view key, std::string_view bytes);
 
+// HMAC-SHA-256 under one key, which is expanded once. Not thread-safe.
+class HmacSha256Key {
+ public:
+  explicit HmacSha256Key(std::string_view key);
+  ~HmacSha256Key();
+  HmacSha256Key(HmacSha256Key&&) noexcept;
+  HmacSha256Key& operator=(HmacSha256Key&&) noexcept;
+  Digest Of(std::string_view bytes);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
 // Incremental SHA-256. Not thread-safe; Finish may be called once.
 class Sha256Stream {
  public:

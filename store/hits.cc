@@ -52,55 +52,101 @@ Result<std::vector<ClosedBatch>> Hits::Restore() {
   return open;
 }
 
-Status Hits::Record(const HitRequest& hit, int64_t now) {
-  HitRecord record{hit.kind,       hit.tenant, hit.subject, hit.key_id,
-                   hit.request_id, hit.result, now,         hit.extra};
-  const std::string bytes = EncodeHitRecord(record);
-  const Digest digest = Sha256(bytes);
-  const std::string pseudonym = PseudonymBytes(keys_.Pseudonym(hit.tenant));
+std::vector<Status> Hits::Record(std::span<const HitRequest> hits, int64_t now) {
+  std::vector<Placed> placed(hits.size());
+  for (size_t i = 0; i < hits.size(); ++i) {
+    const HitRequest& hit = hits[i];
+    placed[i].bytes = EncodeHitRecord({hit.kind, hit.tenant, hit.subject, hit.key_id,
+                                       hit.request_id, hit.result, now, hit.extra});
+    placed[i].digest = Sha256(placed[i].bytes);
+  }
+  const std::string nonces = RandomBytes(hits.size() * kNonceBytes);
 
+  std::vector<Status> statuses(hits.size());
   std::lock_guard lock(mutex_);
+  Batch writes;
+  RequestIds ids;
+  for (size_t i = 0; i < hits.size(); ++i) {
+    const auto nonce = std::string_view(nonces).substr(i * kNonceBytes, kNonceBytes);
+    statuses[i] = Place(hits[i], placed[i], nonce, ids, writes);
+  }
+  const Status written = writes.empty() ? Status() : kv_.Commit(writes, false);
+  for (size_t i = 0; i < hits.size(); ++i) {
+    OpenBatch* batch = placed[i].batch;
+    if (!batch) continue;
+    if (!written.ok()) {
+      --batch->count;
+      statuses[i] = written;
+      continue;
+    }
+    if (batch->from == 0) batch->from = now;
+    batch->to = std::max(batch->to, now);
+  }
+  return statuses;
+}
+
+// Gives the hit the next number of its batch, or changes nothing.
+Status Hits::Place(const HitRequest& hit, Placed& placed, std::string_view nonce, RequestIds& group,
+                   Batch& writes) {
+  OpenBatch& batch = BatchOf(hit.tenant);
+  CHECK(batch.count < std::numeric_limits<uint32_t>::max());
+  if (Status owned = CheckRequestId(hit, batch.pseudonym, group); !owned.ok()) return owned;
+  Result<OpenBatch::Slot*> slot = SlotOf(batch, hit.subject);
+  if (!slot.ok()) return slot.error();
+  std::string key = HitKey(next_.interval, batch.pseudonym, batch.count);
+  const SlotKeys keys = (*slot)->keys.Derive(key);
   if (!hit.request_id.empty()) {
+    writes.Put(Table::kReceipt, hit.request_id, EncodeReceiptRow({batch.pseudonym, 0, key}));
+  }
+  HitRow row{(*slot)->number, Commitment(keys.salt, placed.digest),
+             SealPart(keys.key, next_.interval, Part::kHit, placed.bytes, nonce)};
+  writes.Put(Table::kHit, std::move(key), EncodeHitRow(row));
+  placed.batch = &batch;
+  ++batch.count;
+  return {};
+}
+
+Hits::OpenBatch& Hits::BatchOf(const std::string& tenant) {
+  OpenBatch& batch = open_[tenant];
+  if (batch.pseudonym.empty()) batch.pseudonym = PseudonymBytes(keys_.Pseudonym(tenant));
+  return batch;
+}
+
+Result<Hits::OpenBatch::Slot*> Hits::SlotOf(OpenBatch& batch, const std::string& subject) {
+  if (const auto at = batch.slots.find(subject); at != batch.slots.end()) return &at->second;
+  if (Status prepared = ring_.Prepare(next_.slot); !prepared.ok()) return prepared.error();
+  Result<SlotKeys> keys = ring_.Get(next_.slot);
+  if (!keys.ok()) return keys.error();
+  OpenBatch::Slot slot{next_.slot++, HitKeyDeriver(*keys)};
+  return &batch.slots.emplace(subject, std::move(slot)).first->second;
+}
+
+// Nobody gets another tenant's receipt by sending its request id.
+Status Hits::CheckRequestId(const HitRequest& hit, const std::string& pseudonym,
+                            RequestIds& group) {
+  if (hit.request_id.empty() || hit.new_request_id) return {};
+  std::string owner = pseudonym;
+  if (const auto at = group.emplace(hit.request_id, pseudonym); !at.second) {
+    owner = at.first->second;
+  } else {
     Result<std::optional<std::string>> taken = kv_.Get(Table::kReceipt, hit.request_id);
     if (!taken.ok()) return taken.error();
     if (*taken) {
-      Result<ReceiptRow> owner = DecodeReceiptRow(**taken);
-      if (!owner.ok()) return owner.error();
-      if (owner->pseudonym != pseudonym) {
-        return Error{Code::kAlreadyExists, "the request id is taken; send another one"};
-      }
+      Result<ReceiptRow> row = DecodeReceiptRow(**taken);
+      if (!row.ok()) return row.error();
+      owner = row->pseudonym;
     }
   }
-  OpenBatch& batch = open_[pseudonym];
-  CHECK(batch.count < std::numeric_limits<uint32_t>::max());
-  auto slot = batch.slots.find(hit.subject);
-  if (slot == batch.slots.end()) {
-    if (Status prepared = ring_.Prepare(next_.slot); !prepared.ok()) return prepared;
-    slot = batch.slots.emplace(hit.subject, next_.slot++).first;
-  }
-  Result<SlotKeys> slot_keys = ring_.Get(slot->second);
-  if (!slot_keys.ok()) return slot_keys.error();
-  const std::string key = HitKey(next_.interval, pseudonym, batch.count);
-  const SlotKeys keys = DeriveHitKeys(*slot_keys, key);
-  Batch writes;
-  writes.Put(Table::kHit, key,
-             EncodeHitRow({slot->second, Commitment(keys.salt, digest),
-                           SealPart(keys.key, next_.interval, Part::kHit, bytes)}));
-  if (!hit.request_id.empty()) {
-    writes.Put(Table::kReceipt, hit.request_id, EncodeReceiptRow({pseudonym, 0, key}));
-  }
-  if (Status written = kv_.Commit(writes, false); !written.ok()) return written;
-  if (batch.count++ == 0) batch.from = now;
-  batch.to = std::max(batch.to, now);
-  return {};
+  if (owner == pseudonym) return {};
+  return Error{Code::kAlreadyExists, "the request id is taken; send another one"};
 }
 
 std::vector<ClosedBatch> Hits::CloseInterval() {
   std::lock_guard lock(mutex_);
   std::vector<ClosedBatch> closed;
   if (open_.empty()) return closed;
-  for (const auto& [pseudonym, batch] : open_) {
-    closed.push_back({HitBatchKey(next_.interval, pseudonym), batch.from, batch.to});
+  for (const auto& [tenant, batch] : open_) {
+    closed.push_back({HitBatchKey(next_.interval, batch.pseudonym), batch.from, batch.to});
   }
   open_.clear();
   ++next_.interval;

@@ -6,7 +6,9 @@
 
 #include <map>
 #include <mutex>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "store/ledger.h"
@@ -28,20 +30,40 @@ class Hits {
   // After opening the database: batches that a crash left open, and counters past them.
   Result<std::vector<ClosedBatch>> Restore();
 
-  // Writes the hit's row and receipt. A failure leaves it unknown whether they are stored; the
-  // row's number is used again.
-  Status Record(const HitRequest& hit, int64_t now);
+  // Writes the rows and receipts of all these hits at once, in one unsynced batch; one status for
+  // each. A failure leaves it unknown whether they are stored; their rows' numbers are used again.
+  std::vector<Status> Record(std::span<const HitRequest> hits, int64_t now);
 
   // Ends the open interval.
   std::vector<ClosedBatch> CloseInterval();
   HitCounters counters() const;  // the open interval, the first free slot
 
  private:
+  // Of one tenant in the open interval.
   struct OpenBatch {
+    std::string pseudonym;  // 16 bytes
     uint32_t count = 0;
     int64_t from = 0, to = 0;
-    std::map<std::string, uint64_t> slots;  // by subject
+    struct Slot {
+      uint64_t number = 0;
+      HitKeyDeriver keys;
+    };
+    std::map<std::string, Slot> slots;  // by subject
   };
+  // A hit with its record's bytes, and where it is put.
+  struct Placed {
+    std::string bytes;
+    Digest digest{};
+    OpenBatch* batch = nullptr;  // null: refused
+  };
+  // What a group's hits without a row of their own yet say about request ids: id -> pseudonym.
+  using RequestIds = std::map<std::string_view, std::string_view>;
+
+  OpenBatch& BatchOf(const std::string& tenant);
+  Result<OpenBatch::Slot*> SlotOf(OpenBatch& batch, const std::string& subject);
+  Status CheckRequestId(const HitRequest& hit, const std::string& pseudonym, RequestIds& group);
+  Status Place(const HitRequest& hit, Placed& placed, std::string_view nonce, RequestIds& group,
+               Batch& writes);
 
   Kv& kv_;
   const Keys& keys_;
@@ -49,7 +71,7 @@ class Hits {
   const Reader& reader_;
   mutable std::mutex mutex_;  // guards everything below, and is held while a row is written
   HitCounters next_;
-  std::map<std::string, OpenBatch> open_;  // by pseudonym bytes
+  std::map<std::string, OpenBatch> open_;  // by tenant
 };
 
 }  // namespace verbatim::store

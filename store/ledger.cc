@@ -39,6 +39,7 @@ struct Ledger::State {
   Status close_status;
 
   Status Start(AppendRequest started, const std::vector<OpenIntent>& open_intents);
+  Status TakesHit(const HitRequest& hit) const;
   // What the newest checkpoint promises: the tree has that many entries, with that root.
   Status CheckAgainst(const TreeHead& kept, const TreeState& state) const;
 };
@@ -350,30 +351,48 @@ AppendRequest StrictHit(HitRequest hit) {
 
 }  // namespace
 
+Status Ledger::State::TakesHit(const HitRequest& hit) const {
+  if (Status checked = CheckHit(hit); !checked.ok()) return checked;
+  if (closing) {
+    return Error{Code::kUnavailable, "the ledger is closing; try again after the restart"};
+  }
+  if (hit.result >= sequencer->size()) {
+    return Error{Code::kInvalid, "ledger: a hit names an entry that is not there"};
+  }
+  if (!hit.strict && sequencer->failed()) {
+    return Error{Code::kIo, "the ledger cannot write; see the server's log"};
+  }
+  return {};
+}
+
 void Ledger::RecordHitAsync(HitRequest hit, std::function<void(Status)> done) {
+  if (!hit.strict) return done(RecordHits({&hit, 1}).front());
+  if (Status takes = state_->TakesHit(hit); !takes.ok()) return done(takes);
+  AppendAsync(StrictHit(std::move(hit)), [done = std::move(done)](Result<Appended> appended) {
+    done(appended.ok() ? Status() : appended.error());
+  });
+}
+
+std::vector<Status> Ledger::RecordHits(std::span<const HitRequest> hits) {
   State& s = *state_;
-  if (Status checked = CheckHit(hit); !checked.ok()) return done(checked);
-  if (s.closing) {
-    return done(Error{Code::kUnavailable, "the ledger is closing; try again after the restart"});
+  for (const HitRequest& hit : hits) {
+    CHECK(!hit.strict);
+    Status takes = s.TakesHit(hit);
+    if (takes.ok()) continue;
+    // Whatever is wrong with one is no other's.
+    if (hits.size() == 1) return {std::move(takes)};
+    std::vector<Status> statuses;
+    for (const HitRequest& each : hits) statuses.push_back(RecordHits({&each, 1}).front());
+    return statuses;
   }
-  if (hit.result >= s.sequencer->size()) {
-    return done(Error{Code::kInvalid, "ledger: a hit names an entry that is not there"});
-  }
-  if (hit.strict) {
-    AppendAsync(StrictHit(std::move(hit)), [done = std::move(done)](Result<Appended> appended) {
-      done(appended.ok() ? Status() : appended.error());
-    });
-    return;
-  }
-  if (s.sequencer->failed()) {
-    return done(Error{Code::kIo, "the ledger cannot write; see the server's log"});
-  }
-  const Status written = s.hits->Record(hit, s.options.now());
-  if (!written.ok() && written.error().code != Code::kAlreadyExists) {
+  std::vector<Status> written = s.hits->Record(hits, s.options.now());
+  for (const Status& status : written) {
+    if (status.ok() || status.error().code == Code::kAlreadyExists) continue;
     s.sequencer->RequestRecovery();
+    break;
   }
   s.sequencer->WakeForHits();
-  done(written);
+  return written;
 }
 
 Status Ledger::RecordHit(const HitRequest& hit) {

@@ -24,6 +24,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -94,6 +95,7 @@ struct HitRequest {
   Kind kind = Kind::kHit;  // or kJoined
   uint64_t result = 0;     // the entry whose answer is served
   std::string tenant, subject, key_id, request_id;
+  bool new_request_id = false;            // drawn at random just now: nobody else can have it
   json::Value extra;                      // null, or an object, private
   bool strict = false;                    // commit it synced as a leaf of its own
   std::string model, manifest, numerics;  // for the leaf, as in AppendRequest
@@ -164,6 +166,8 @@ class Ledger {
   // soon (microseconds, or one sync of others). Strict: blocks as Append does.
   Status RecordHit(const HitRequest& hit);
   void RecordHitAsync(HitRequest hit, std::function<void(Status)> done);
+  // Many that are not strict, in one unsynced write: a status for each. Returns as soon.
+  std::vector<Status> RecordHits(std::span<const HitRequest> hits);
 
   // The first complete result, decrypted and checked against its digests and commitment.
   Result<std::optional<StoredResult>> Lookup(std::string_view name_space,

@@ -9,7 +9,6 @@ namespace verbatim::store {
 namespace {
 
 constexpr int kVersion = 1;
-constexpr size_t kNonceBytes = 12;
 
 constexpr std::pair<Kind, const char*> kKinds[] = {
     {Kind::kGenerated, "generated"},
@@ -316,14 +315,22 @@ Result<Record> ParseRecord(std::string_view bytes) {
 
 Digest Commitment(std::string_view salt, const Digest& record_digest) {
   CHECK(salt.size() == 32);
-  return Sha256(std::string(salt) + std::string(AsBytes(record_digest)));
+  std::string bytes(salt);
+  bytes += AsBytes(record_digest);
+  return Sha256(bytes);
 }
 
 std::string SealPart(std::string_view key, uint64_t entry, Part part, std::string_view plaintext) {
   // The nonce is random although each key is an entry's own: after a failed commit a place, and so
   // its key, can be used a second time.
-  const std::string nonce = RandomBytes(kNonceBytes);
-  return nonce + AesGcmSeal(key, nonce, PartContext(entry, part), plaintext);
+  return SealPart(key, entry, part, plaintext, RandomBytes(kNonceBytes));
+}
+
+std::string SealPart(std::string_view key, uint64_t entry, Part part, std::string_view plaintext,
+                     std::string_view nonce) {
+  std::string sealed(nonce);
+  sealed += AesGcmSeal(key, nonce, PartContext(entry, part), plaintext);
+  return sealed;
 }
 
 Result<std::string> OpenPart(std::string_view key, uint64_t entry, Part part,

@@ -1,7 +1,6 @@
 #include "store/rows.h"
 
 #include "base/clock.h"
-#include "base/crypto.h"
 
 namespace verbatim::store {
 namespace {
@@ -95,18 +94,19 @@ Result<HitRow> DecodeHitRow(std::string_view bytes) {
   return HitRow{ReadU64(bytes), ToDigest(bytes.substr(8, 32)), std::string(bytes.substr(40))};
 }
 
+// Canonical JSON, its members in their order: written as text, since every hit waits for it.
 std::string EncodeHitRecord(const HitRecord& record) {
-  json::Value object = json::Value::MakeObject();
-  object.Set("version", 1);
-  object.Set("kind", KindName(record.kind));
-  object.Set("tenant", record.tenant);
-  object.Set("subject", record.subject);
-  object.Set("key_id", record.key_id);
-  object.Set("request_id", record.request_id);
-  object.Set("result", record.result);
-  object.Set("time", FormatTime(record.time));
-  if (!record.extra.is_null()) object.Set("extra", record.extra);
-  return json::Canonical(object);
+  std::string out = "{";
+  if (!record.extra.is_null()) out += "\"extra\":" + json::Canonical(record.extra) + ",";
+  out += "\"key_id\":" + json::Quote(record.key_id);
+  out += ",\"kind\":" + json::Quote(KindName(record.kind));
+  out += ",\"request_id\":" + json::Quote(record.request_id);
+  out += ",\"result\":" + json::Canonical(record.result);
+  out += ",\"subject\":" + json::Quote(record.subject);
+  out += ",\"tenant\":" + json::Quote(record.tenant);
+  out += ",\"time\":" + json::Quote(FormatTime(record.time));
+  out += ",\"version\":1}";
+  return out;
 }
 
 Result<HitRecord> ParseHitRecord(std::string_view bytes) {
@@ -138,9 +138,16 @@ Result<HitRecord> ParseHitRecord(std::string_view bytes) {
 }
 
 SlotKeys DeriveHitKeys(const SlotKeys& slot, std::string_view hit_key) {
-  const std::string suffix(hit_key);
-  return {std::string(AsBytes(HmacSha256(slot.key, "verbatim-hit-key-1" + suffix))),
-          std::string(AsBytes(HmacSha256(slot.salt, "verbatim-hit-salt-1" + suffix)))};
+  return HitKeyDeriver(slot).Derive(hit_key);
+}
+
+SlotKeys HitKeyDeriver::Derive(std::string_view hit_key) {
+  std::string text("verbatim-hit-key-1");
+  text += hit_key;
+  const Digest key = key_.Of(text);
+  text.assign("verbatim-hit-salt-1");
+  text += hit_key;
+  return {std::string(AsBytes(key)), std::string(AsBytes(salt_.Of(text)))};
 }
 
 std::string EncodeReceiptRow(const ReceiptRow& row) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/crypto.h"
 #include "base/json.h"
 #include "base/result.h"
 #include "store/keyring.h"
@@ -71,6 +72,15 @@ Result<HitRecord> ParseHitRecord(std::string_view bytes);
 
 // Key and salt of one hit, derived from its slot's.
 SlotKeys DeriveHitKeys(const SlotKeys& slot, std::string_view hit_key);
+// The same for many hits of one slot. Not thread-safe.
+class HitKeyDeriver {
+ public:
+  explicit HitKeyDeriver(const SlotKeys& slot) : key_(slot.key), salt_(slot.salt) {}
+  SlotKeys Derive(std::string_view hit_key);
+
+ private:
+  HmacSha256Key key_, salt_;
+};
 
 // A receipt's row: an entry, or a hit of a batch.
 struct ReceiptRow {
