@@ -4,7 +4,7 @@
 // Preparing is apart from running, since what a backend is and what it would run (its identity)
 // goes into the fingerprint, which decides whether anything runs at all. Backends, prepared
 // requests and runs may be used from any thread; what they give to a RunObserver comes from a
-// thread of their own, one call at a time, and must be taken without blocking.
+// thread of their own or out of Start, one call at a time, and must be taken without blocking.
 #pragma once
 
 #include <array>
@@ -68,9 +68,9 @@ struct RunEnd {
   json::Value report{};  // null, or an object for the record: attempts, the upstream's request id
 };
 
-// Each is called from a thread of the backend's. The engine gives pieces and ends: all pieces of
-// one choice come in order; those of different choices as they are made. An upstream gives the
-// reply's head once, then its body. on_end comes exactly once, and last.
+// Each is called from a thread of the backend's, or out of Start. The engine gives pieces and ends:
+// all pieces of one choice come in order; those of different choices as they are made. An upstream
+// gives the reply's head once, then its body. on_end comes exactly once, and last.
 struct RunObserver {
   std::function<void(TokenPiece)> on_piece{};
   std::function<void(ChoiceEnd)> on_choice_end{};

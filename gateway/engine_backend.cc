@@ -7,8 +7,8 @@
 #include "engine/chat_template.h"
 #include "engine/tokenizer.h"
 #include "gateway/fingerprint.h"
+#include "gateway/wire/fields.h"
 #include "gateway/wire/openai.h"
-#include "gateway/wire/openai_fields.h"
 
 namespace verbatim::gateway {
 
@@ -30,7 +30,7 @@ HttpError FromEngine(const Error& error) {
       // The engine's messages begin with the field: "stop: each string must be ...".
       const size_t colon = error.message.find(':');
       const std::string field = error.message.substr(0, colon);
-      const bool named = colon != std::string::npos && FindField(field, kBoth) != nullptr;
+      const bool named = colon != std::string::npos && FindField(field, kAllFields) != nullptr;
       return BadRequest(error.message, named ? field : "", "invalid_value");
     }
     case Code::kUnavailable:
@@ -50,6 +50,15 @@ HttpError FromEngine(const Error& error) {
   }
 }
 
+// The field that holds the prompt, and the one that bounds the answer.
+const char* PromptField(Endpoint endpoint) {
+  if (endpoint == Endpoint::kCompletions) return "prompt";
+  return endpoint == Endpoint::kResponses ? "input" : "messages";
+}
+const char* LengthField(Endpoint endpoint) {
+  return endpoint == Endpoint::kResponses ? "max_output_tokens" : "max_tokens";
+}
+
 struct Prompt {
   std::vector<int32_t> tokens;
   Digest digest{};
@@ -57,11 +66,12 @@ struct Prompt {
 
 Answered<Prompt> RenderChat(const Engine& engine, const GenerationRequest& request,
                             int64_t clock_micros) {
+  const char* field = PromptField(request.endpoint);
   const engine::ChatTemplate* chat_template = engine.chat_template();
   if (!chat_template) {
     return BadRequest("This model has no chat template that can be used (" +
                           engine.template_error().message + "); use /v1/completions.",
-                      "messages", "no_chat_template");
+                      field, "no_chat_template");
   }
   engine::ChatRequest chat;
   chat.messages = request.messages;
@@ -72,11 +82,11 @@ Answered<Prompt> RenderChat(const Engine& engine, const GenerationRequest& reque
   auto segments = chat_template->RenderChat(chat);
   if (!segments.ok()) {
     return BadRequest(
-        "The model's chat template refuses these messages: " + segments.error().message, "messages",
+        "The model's chat template refuses these messages: " + segments.error().message, field,
         "template_error");
   }
   auto tokens = engine.tokenizer().Encode(*segments, true);
-  if (!tokens.ok()) return BadRequest(tokens.error().message, "messages", "invalid_value");
+  if (!tokens.ok()) return BadRequest(tokens.error().message, field, "invalid_value");
   return Prompt{*std::move(tokens), Sha256(engine::JoinSegments(*segments))};
 }
 
@@ -101,18 +111,21 @@ Answered<Prompt> EncodePrompt(const Engine& engine, const GenerationRequest& req
 
 // How many tokens may be sampled, from what is asked for (0: no number) and the room that the
 // prompt leaves.
-Answered<uint32_t> MaxTokens(uint32_t context, size_t prompt, uint32_t asked, bool open) {
+Answered<uint32_t> MaxTokens(uint32_t context, size_t prompt, const GenerationRequest& request,
+                             bool open) {
+  const uint32_t asked = request.max_tokens;
   const std::string sizes = "This model's context has " + std::to_string(context) +
                             " tokens; the prompt has " + std::to_string(prompt);
   if (prompt >= context) {
-    return BadRequest(sizes + ". Shorten it.", "", "context_length_exceeded");
+    return BadRequest(sizes + ". Shorten it.", PromptField(request.endpoint),
+                      "context_length_exceeded");
   }
   const auto room = static_cast<uint32_t>(context - prompt);
   if (asked == 0) return room;
   if (asked <= room || open) return std::min(asked, room);
   return BadRequest(sizes + ", and " + std::to_string(asked) + " are asked for. Ask for at most " +
                         std::to_string(room) + ".",
-                    "max_tokens", "context_length_exceeded");
+                    LengthField(request.endpoint), "context_length_exceeded");
 }
 
 class EngineRun : public Run {
@@ -227,6 +240,23 @@ class EnginePrepared : public PreparedRequest {
   std::string system_fingerprint_;
 };
 
+class NoRun : public Run {
+ public:
+  void Cancel() override {}
+};
+
+// A request that only asks how many tokens its prompt has: an answer without any, at once.
+class TokenCount : public EnginePrepared {
+ public:
+  using EnginePrepared::EnginePrepared;
+
+  Answered<std::unique_ptr<Run>> Start(const RunOptions&, RunObserver observer) const override {
+    observer.on_choice_end({0, "stop", engine::LogitsChainStart()});
+    observer.on_end({});
+    return std::unique_ptr<Run>(std::make_unique<NoRun>());
+  }
+};
+
 }  // namespace
 
 EngineBackend::EngineBackend(std::shared_ptr<Engine> engine) : engine_(std::move(engine)) {}
@@ -239,25 +269,26 @@ Answered<GenerationRequest> EngineBackend::Decode(Endpoint endpoint,
 Answered<std::shared_ptr<const PreparedRequest>> EngineBackend::Prepare(
     const GenerationRequest& request, const PrepareOptions& options) const {
   if (auto unsupported = CheckEngine(request)) return *unsupported;
-  auto prompt = request.endpoint == Endpoint::kChatCompletions
-                    ? RenderChat(*engine_, request, options.clock_micros)
-                    : EncodePrompt(*engine_, request);
+  const bool whole_prompt = request.endpoint == Endpoint::kCompletions;
+  auto prompt = whole_prompt ? EncodePrompt(*engine_, request)
+                             : RenderChat(*engine_, request, options.clock_micros);
   if (auto* error = std::get_if<HttpError>(&prompt)) return std::move(*error);
   auto& [tokens, digest] = std::get<Prompt>(prompt);
-  const bool chat = request.endpoint == Endpoint::kChatCompletions;
   if (tokens.empty()) {
-    return BadRequest("The prompt has no tokens.", chat ? "messages" : "prompt", "invalid_value");
+    return BadRequest("The prompt has no tokens.", PromptField(request.endpoint), "invalid_value");
   }
-  auto max_tokens = MaxTokens(engine_->info().context_length, tokens.size(), request.max_tokens,
-                              options.length_is_open);
-  if (auto* error = std::get_if<HttpError>(&max_tokens)) {
-    if (error->param.empty()) error->param = chat ? "messages" : "prompt";
-    return std::move(*error);
+  engine::GenerateRequest generate;
+  if (request.endpoint == Endpoint::kCountTokens) {
+    generate.prompt = std::move(tokens);
+    return std::shared_ptr<const PreparedRequest>(std::make_shared<TokenCount>(
+        engine_, std::move(generate), request.seed, digest, false, options.clock_micros));
   }
+  auto max_tokens =
+      MaxTokens(engine_->info().context_length, tokens.size(), request, options.length_is_open);
+  if (auto* error = std::get_if<HttpError>(&max_tokens)) return std::move(*error);
   // Where the context decides the length, it decides the answer.
   const bool counts = std::get<uint32_t>(max_tokens) != request.max_tokens;
 
-  engine::GenerateRequest generate;
   generate.prompt = std::move(tokens);
   generate.sampling = request.sampling;
   generate.max_tokens = std::get<uint32_t>(max_tokens);

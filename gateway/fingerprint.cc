@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/crypto.h"
+#include "gateway/endpoint.h"
 
 namespace verbatim::gateway {
 
@@ -10,16 +11,14 @@ namespace {
 
 constexpr size_t kShownBytes = 200;
 
-// One list for both: neither endpoint's answer repeats them, and the engine does not read them.
-constexpr ExcludedField kExcluded[] = {
-    {"stream", "how the answer travels; both forms of one answer are made from one record"},
-    {"stream_options", "what is sent beside the answer's text; usage is the same either way"},
-    {"user", "an end user's name for abuse reports; not read, and not in the answer"},
-};
-
-bool IsEngineEndpoint(std::string_view endpoint) {
-  return endpoint == "/v1/chat/completions" || endpoint == "/v1/completions";
-}
+constexpr ExcludedField kStream = {
+    "stream", "how the answer travels; both forms of one answer are made from one record"};
+constexpr ExcludedField kStreamOptions = {
+    "stream_options", "what is sent beside the answer's text; usage is the same either way"};
+constexpr ExcludedField kUser = {
+    "user", "an end user's name for abuse reports; not read, and not in the answer"};
+constexpr ExcludedField kMetadata = {
+    "metadata", "an end user's id for abuse reports; not read, and not in the answer"};
 
 // What the seed derives from: no namespace and no policy, so that every tenant and every policy
 // draws the same answer for the same request.
@@ -109,8 +108,22 @@ class Differ {
 }  // namespace
 
 std::vector<ExcludedField> ExcludedFields(std::string_view endpoint) {
-  if (!IsEngineEndpoint(endpoint)) return {};
-  return {std::begin(kExcluded), std::end(kExcluded)};
+  const std::optional<Endpoint> known = EndpointOfPath(endpoint);
+  if (!known) return {};
+  switch (*known) {
+    case Endpoint::kChatCompletions:
+    case Endpoint::kCompletions:
+      return {kStream, kStreamOptions, kUser};
+    case Endpoint::kResponses:
+      return {kStream, kStreamOptions};
+    case Endpoint::kEmbeddings:
+      return {kUser};
+    case Endpoint::kMessages:
+      return {kStream, kMetadata};
+    case Endpoint::kCountTokens:
+      break;
+  }
+  return {};
 }
 
 json::Value ToJson(const EngineIdentity& identity) {
@@ -149,7 +162,10 @@ std::string SystemFingerprint(const json::Value& identity) {
 }
 
 std::string AnswerId(std::string_view endpoint, const Digest& fingerprint) {
-  const char* prefix = endpoint == "/v1/completions" ? "cmpl-" : "chatcmpl-";
+  const char* prefix = "chatcmpl-";
+  if (endpoint == "/v1/completions") prefix = "cmpl-";
+  if (endpoint == "/v1/responses") prefix = "resp_";
+  if (endpoint == "/v1/messages") prefix = "msg_";
   return prefix + HexEncode(fingerprint).substr(0, 32);
 }
 

@@ -25,7 +25,7 @@ struct ExcludedField {
   std::string_view field;
   std::string_view reason;
 };
-// `endpoint` is the path, "/v1/chat/completions"; other endpoints exclude nothing.
+// `endpoint` is the path, "/v1/chat/completions". Only what the endpoint's answer does not repeat.
 std::vector<ExcludedField> ExcludedFields(std::string_view endpoint);
 
 // Identity of the embedded engine: all that can change its answer and is not in the request.
@@ -64,7 +64,8 @@ uint64_t DerivedSeed(const Envelope& envelope);
 // prompt's digest: the same for all answers of one model as configured.
 std::string SystemFingerprint(const json::Value& identity);
 
-// "chatcmpl-" or "cmpl-" and the first 32 hex digits of the fingerprint.
+// "chatcmpl-", "cmpl-", "resp_" or "msg_", by endpoint, and the first 32 hex digits of the
+// fingerprint.
 std::string AnswerId(std::string_view endpoint, const Digest& fingerprint);
 
 // Why two envelopes have different fingerprints: the JSON pointers (RFC 6901) of the deepest values

@@ -1,6 +1,7 @@
-// OpenAI's request bodies of /v1/chat/completions and /v1/completions, decoded: types and ranges
-// are checked, and every field is kept, known or not. Errors are answers with status 400 whose
-// `param` names the field ("messages[0].role"). Pure functions; any thread may call them.
+// Request bodies of all endpoints, decoded: types and ranges are checked, and every field is kept,
+// known or not. What /v1/responses (responses.h) and /v1/messages (messages.h) ask for is brought
+// into the terms of /v1/chat/completions. Errors are answers with status 400 whose `param` names
+// the field ("messages[0].role"). Pure functions; any thread may call them.
 //
 // Three steps, since policy stands between them and since what an engine cannot do an upstream may:
 //   ParseBody -> policies::Decide needs the object -> Decode (of the effective request) ->
@@ -27,8 +28,11 @@ struct GenerationRequest {
   std::string model;
 
   // Chat: objects as sent, but content that was a list of text parts is their texts joined, and
-  // content that was absent is null. For the template: json::Value::Array of objects.
+  // content that was absent is null. Of the other endpoints with messages: objects of role and
+  // content, instructions and system prompt first. For the template: json::Value::Array of objects.
   json::Value messages;
+  // What CheckEngine says of the prompt: parts that are no text, calls of tools.
+  std::optional<HttpError> unsupported;
   json::Value template_variables;  // chat_template_kwargs: an object, or null
 
   // Completions: text, or token ids (then has_prompt_tokens; not checked against a vocabulary).
@@ -40,10 +44,10 @@ struct GenerationRequest {
   // seed in `sampling` is the client's, modulo 2^64, and 0 where there is none.
   engine::SamplingParams sampling;
   std::optional<uint64_t> seed;
-  // Of each choice: max_completion_tokens, or max_tokens; 16 on /v1/completions where absent (as
-  // OpenAI has it), else 0: to the end of the context.
+  // Of each choice: max_completion_tokens, max_tokens or max_output_tokens; 16 on /v1/completions
+  // where absent (as OpenAI has it), else 0: to the end of the context.
   uint32_t max_tokens = 0;
-  std::vector<std::string> stop;  // at most 4, none empty
+  std::vector<std::string> stop;  // none empty
   bool ignore_eos = false;
   bool stream = false;
   bool include_usage = false;  // stream_options.include_usage
@@ -62,7 +66,7 @@ using Decoded = std::variant<T, HttpError>;
 // values: 400 without param.
 Decoded<json::Value> ParseBody(std::string_view body);
 
-// Types and ranges of every known field.
+// Types and ranges of every known field. /v1/embeddings is refused: no engine answers it.
 Decoded<GenerationRequest> Decode(Endpoint endpoint, json::Value body);
 
 // What the embedded engine cannot honour now and what would change the answer (n > 1, tools,

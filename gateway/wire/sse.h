@@ -52,6 +52,7 @@ class SseParser {
  private:
   enum class LineEnd { kNone, kCr, kLf, kCrLf };
 
+  void Take(bool at_end, std::vector<SsePiece>& out);
   bool NextLine(bool at_end, std::string_view& line);
   void TakeField(std::string_view line);
   void Cut(std::vector<SsePiece>& out);

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "gateway/wire/openai_fields.h"
+#include "gateway/wire/fields.h"
 #include "tests/base/vectors.h"
 
 namespace verbatim::gateway {
