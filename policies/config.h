@@ -7,6 +7,7 @@
 #include <string>
 
 #include "policies/policy.h"
+#include "policies/tenants.h"
 #include "policies/upstreams.h"
 
 namespace verbatim::policies {
@@ -47,6 +48,8 @@ struct Config {
   std::string data;  // the data folder; "": $XDG_DATA_HOME/verbatim or ~/.local/share/verbatim
   std::map<std::string, ModelConfig> models;  // by the name that clients use
   UpstreamConfigs upstreams;
+  AccessConfig access;
+  Tenants tenants;
   std::string origin;  // of the log; "": chosen at the first start
   EngineConfig engine;
   Policy policy;

@@ -196,6 +196,12 @@ void PlaceUpstream(UpstreamConfig& upstream, const std::string& folder) {
   for (auto& [name, value] : upstream.headers.add) PlaceReference(value, folder);
 }
 
+void PlaceAccess(AccessConfig& access, const std::string& folder) {
+  access.keys_file = InFolder(folder, access.keys_file);
+  for (InlineKey& key : access.keys) PlaceReference(key.secret, folder);
+  for (JwtIssuerConfig& issuer : access.issuers) issuer.keys = InFolder(folder, issuer.keys);
+}
+
 Result<Policy> PolicyFrom(const Node& node, const std::string& name, const std::string& prefix) {
   Policy policy;
   Status status = ApplyRows(PolicyRows(policy), node, name, prefix);
@@ -276,6 +282,7 @@ Result<Config> ParseConfig(std::string_view yaml, const std::string& name,
   }
   for (auto& [model_name, model] : config.models) model.file = InFolder(folder, model.file);
   for (auto& [id, upstream] : config.upstreams) PlaceUpstream(upstream, folder);
+  PlaceAccess(config.access, folder);
   return config;
 }
 

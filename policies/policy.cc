@@ -142,13 +142,23 @@ std::optional<Refusal> CapTokens(uint64_t limit, std::string_view endpoint, Deci
   return std::nullopt;
 }
 
-// JSON strings one after the other can be read back in one way only.
+// JSON strings one after the other can be read back in one way only, so that no two callers who
+// differ in what counts have one name, whatever their names are.
 std::string NamespaceName(Namespace name_space, const Caller& caller) {
   switch (name_space) {
     case Namespace::kShared:
       return "shared";
     case Namespace::kTenant:
       return "tenant:" + json::Quote(caller.tenant);
+    case Namespace::kGroup: {
+      if (caller.groups.empty()) break;
+      std::vector<std::string> groups = caller.groups;
+      std::sort(groups.begin(), groups.end());
+      groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
+      std::string name = "group:" + json::Quote(caller.tenant);
+      for (const std::string& group : groups) name += json::Quote(group);
+      return name;
+    }
     case Namespace::kSubject:
       break;
   }

@@ -13,6 +13,7 @@
 #include "base/bytes.h"
 #include "base/json.h"
 #include "base/result.h"
+#include "policies/redaction.h"
 
 namespace verbatim::policies {
 
@@ -26,7 +27,12 @@ enum class Mode {
 std::string_view ModeName(Mode mode);  // "record", ...
 
 // Whose results are shared with whom.
-enum class Namespace { kTenant, kSubject, kShared };
+enum class Namespace {
+  kTenant,
+  kSubject,
+  kShared,
+  kGroup,  // callers of one tenant who are in exactly the same groups; who is in none is alone
+};
 
 enum class How {
   kOverride,  // the policy's value replaces whatever the client sent
@@ -81,6 +87,7 @@ struct Policy {
   bool strict_hits = false;        // every hit is committed, synced, before it leaves
   uint64_t retention_seconds = 0;  // kept in records; 0: no end
   Limits limits;
+  std::vector<RedactRule> redact;  // in this order
 };
 
 // The effective policy, every field written out, and the SHA-256 of its canonical form: the digest
@@ -108,6 +115,7 @@ struct Caller {
   std::string tenant;
   std::string subject;
   std::string key_id;
+  std::vector<std::string> groups{};  // in any order
 };
 
 // A refusal, as the client sees it (HTTP 400).

@@ -178,15 +178,6 @@ Row ModelsRow(std::string path, std::map<std::string, ModelConfig>& slot) {
           }};
 }
 
-// A section that is known and cannot be used yet.
-Row NotYet(std::string path, std::string what) {
-  return {std::move(path), "nothing yet",
-          [what](const Node& n) -> MaybeProblem {
-            return Wrong(n, what + " are not supported by this version; remove the section");
-          },
-          [] { return json::Value(); }};
-}
-
 }  // namespace
 
 std::vector<Row> PolicyRows(Policy& p) {
@@ -194,7 +185,7 @@ std::vector<Row> PolicyRows(Policy& p) {
   return {
       Choice("mode", p.mode, {"record", "observe", "replay", "verify", "bypass"}),
       EnforceRow("enforce", p.enforce),
-      Choice("key.namespace", p.name_space, {"tenant", "subject", "shared"}),
+      Choice("key.namespace", p.name_space, {"tenant", "subject", "shared", "group"}),
       Secret("key.secret", p.key_secret),
       Flag("key.policy", p.key_policy),
       Flag("key.manifest", p.key_manifest),
@@ -215,6 +206,7 @@ std::vector<Row> PolicyRows(Policy& p) {
       Integer("limits.prompt_bytes", p.limits.prompt_bytes, 0, kMaxBytes),
       Integer("limits.messages", p.limits.messages, 0, 1'000'000),
       Integer("limits.max_tokens", p.limits.max_tokens, 0, 1 << 20),
+      RedactRow(p.redact),
   };
 }
 
@@ -245,7 +237,8 @@ std::vector<Row> ConfigRows(Config& c) {
       Integer("engine.queue_limit", e.queue_limit, 0, 1'000'000),
       Choice("engine.isa", e.isa, {"scalar", "avx2", "avx512vnni"}),
       UpstreamsRow(c.upstreams),
-      NotYet("tenants", "tenants"),
+      AccessRow(c.access),
+      TenantsRow(c.tenants),
   };
 }
 

@@ -56,6 +56,11 @@ std::vector<Row> ConfigRows(Config& c);
 // The row "upstreams" (schema_upstreams.cc).
 Row UpstreamsRow(UpstreamConfigs& slot);
 
+// The rows "access" and "tenants", and "redact" of policies (schema_tenants.cc).
+Row AccessRow(AccessConfig& slot);
+Row TenantsRow(Tenants& slot);
+Row RedactRow(std::vector<RedactRule>& slot);
+
 // Sets what `root` says, through `rows`. The first problem ends it: kInvalid, "FILE:LINE: KEY:
 // what; allowed: ...". `prefix` ("policy.", or "") stands before every path in errors.
 Status ApplyRows(const std::vector<Row>& rows, const Node& root, const std::string& file,

@@ -46,6 +46,9 @@ limits:
   prompt_bytes: 2
   messages: 3
   max_tokens: 4
+redact:
+  - {pointer: /messages/*/content, pattern: email}
+  - {name: case, regex: 'C-\d+', replace: "[CASE]"}
 )",
                              "p.yaml");
   ASSERT_TRUE(p.ok()) << p.error().message;
@@ -57,6 +60,9 @@ limits:
       R"("key":{"manifest":true,"namespace":"subject","policy":true,"secret":"env:KEY",)"
       R"("software":["build.version","libraries.rocksdb"]},)"
       R"("limits":{"body_bytes":1,"max_tokens":4,"messages":3,"prompt_bytes":2},"mode":"verify",)"
+      R"("redact":[{"name":"","pattern":"email","pointer":"/messages/*/content","regex":"",)"
+      R"("replace":"[REDACTED]"},{"name":"case","pattern":"","pointer":"","regex":"C-\\d+",)"
+      R"("replace":"[CASE]"}],)"
       R"("retention":{"seconds":60},"software_lock":{"components":{"build.version":"0.1",)"
       R"("libraries.rocksdb":"7.8.3"},"manifest":)"
       R"("00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"},)"
@@ -87,7 +93,7 @@ TEST(Loader, PolicyErrors) {
   const Case cases[] = {
       {"mode: record\nmoode: x\n",
        "p.yaml:2: moode: unknown key; allowed: mode, enforce, key, software_lock, verify, hits, "
-       "retention, limits"},
+       "retention, limits, redact"},
       {"mode: recording\n",
        "p.yaml:1: mode: recording is not allowed here; allowed: record, observe, replay, verify, "
        "bypass"},
@@ -103,7 +109,7 @@ TEST(Loader, PolicyErrors) {
       {"verify.rate: 1\n",
        "p.yaml:1: verify.rate: unknown key; allowed: mode, enforce, key, software_lock, verify, "
        "hits, "
-       "retention, limits"},
+       "retention, limits, redact"},
       {"hits: {strict: yes}\n",
        "p.yaml:1: hits.strict: yes is not allowed here; allowed: true, false"},
       {"limits: {max_tokens: -1}\n",
@@ -160,7 +166,7 @@ TEST(Loader, PolicyErrors) {
       {"mode: \xff\n", "p.yaml:1: not valid UTF-8"},
       {"- mode\n",
        "p.yaml:1: a list is not allowed here; allowed: mode, enforce, key, software_lock, verify, "
-       "hits, retention, limits"},
+       "hits, retention, limits, redact"},
   };
   for (const Case& c : cases) EXPECT_EQ(PolicyError(c.yaml), c.want) << c.yaml;
   EXPECT_TRUE(PolicyError("mode: [record\n").starts_with("p.yaml:"));
@@ -220,6 +226,53 @@ policy: strict
   EXPECT_EQ(inline_policy->policy_source, "inline");
 }
 
+TEST(Loader, AccessAndTenants) {
+  const auto c = ParseConfig(R"(
+access:
+  keys_file: keys.json
+  keys:
+    - id: ci
+      secret: file:ci.key
+      tenant: acme
+      groups: [b, a]
+      roles: [client, auditor]
+      models: [small]
+      limits: {requests_per_minute: 60, tokens_per_minute: 1000, concurrent: 2}
+  jwt:
+    issuers:
+      - issuer: https://id.example.com
+        audience: verbatim
+        keys: jwks.json
+        tenant_claim: org
+        roles: {admins: operator, everyone: client}
+  trusted_header: {name: x-user, from: [10.0.0.0/8, "::1"], tenant: acme}
+tenants:
+  acme:
+    models: [small, "gpt-*"]
+    limits: {concurrent: 5}
+    budget: {tokens: 1000000, per: day}
+  "*":
+)",
+                             "c.yaml", "/etc/verbatim");
+  ASSERT_TRUE(c.ok()) << c.error().message;
+  const AccessConfig& a = c->access;
+  EXPECT_TRUE(a.configured);
+  EXPECT_EQ(a.keys_file, "/etc/verbatim/keys.json");
+  ASSERT_EQ(a.keys.size(), 1u);
+  EXPECT_EQ(a.keys[0].secret, "file:/etc/verbatim/ci.key");
+  EXPECT_EQ(a.keys[0].groups, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(a.keys[0].limits.tokens_per_minute, 1000u);
+  ASSERT_EQ(a.issuers.size(), 1u);
+  EXPECT_EQ(a.issuers[0].keys, "/etc/verbatim/jwks.json");
+  EXPECT_EQ(a.issuers[0].roles.size(), 2u);
+  EXPECT_EQ(a.trusted_header.from, (std::vector<std::string>{"10.0.0.0/8", "::1"}));
+  EXPECT_EQ(c->tenants.at("acme").budget.per, Period::kDay);
+  EXPECT_EQ(c->tenants.at("acme").models.size(), 2u);
+  EXPECT_TRUE(c->tenants.contains("*"));
+  EXPECT_TRUE(ParseConfig("access: {}\n", "c.yaml", "")->access.configured);
+  EXPECT_FALSE(ParseConfig("data: x\n", "c.yaml", "")->access.configured);
+}
+
 TEST(Loader, ConfigurationErrors) {
   struct Case {
     const char* yaml;
@@ -232,11 +285,42 @@ TEST(Loader, ConfigurationErrors) {
        "proxy, "
        "timeouts, retries, breaker, pool, fallbacks, limits, ask_usage"},
       {"tenants: {a: 1}\n",
-       "c.yaml:1: tenants: tenants are not supported by this version; remove the section; allowed: "
-       "nothing yet"},
+       "c.yaml:1: tenants.a: 1 is not allowed here; allowed: models, budget, limits"},
+      {"tenants: {a: {limits: {requests: 1}}}\n",
+       "c.yaml:1: tenants.a.limits.requests: unknown key; allowed: requests_per_minute, "
+       "tokens_per_minute, concurrent"},
+      {"tenants: {a: {budget: {tokens: 5, per: week}}}\n",
+       "c.yaml:1: tenants.a.budget.per: week is not allowed here; allowed: day, month"},
+      {"access: {keys: [{id: a, secret: vbk_0123}]}\n",
+       "c.yaml:1: access.keys.secret: a secret does not stand in the configuration, only where "
+       "it is found; allowed: env:NAME, file:PATH"},
+      {"access: {keys: [{id: a}]}\n",
+       "c.yaml:1: access.keys: the key a must have one of secret and sha256; allowed: a list of "
+       "{id: NAME, secret: env:NAME|file:PATH, tenant: NAME, ...}"},
+      {"access: {keys: [{id: a, secret: env:A}, {id: a, secret: env:B}]}\n",
+       "c.yaml:1: access.keys: two keys have the id a; allowed: keys_file, keys, jwt, "
+       "trusted_header"},
+      {"access: {keys: [{id: a, secret: env:A, roles: [admin]}]}\n",
+       "c.yaml:1: access.keys.roles: admin is not allowed here; allowed: a list of client, "
+       "operator, auditor"},
+      {"access:\n  jwt:\n    issuers:\n      - {issuer: i, audience: a}\n",
+       "c.yaml:4: access.jwt.issuers: an issuer must have issuer, audience and keys; allowed: a "
+       "list of {issuer: TEXT, audience: TEXT, keys: FILE, ...}"},
+      {"access: {trusted_header: {name: x-user}}\n",
+       "c.yaml:1: access.trusted_header: name and from are given together, or not at all; allowed: "
+       "keys_file, keys, jwt, trusted_header"},
+      {"access: {trusted_header: {name: authorization, from: [10.0.0.0/8]}}\n",
+       "c.yaml:1: access.trusted_header.name: authorization is not allowed here; allowed: a "
+       "header's name in lower case, none that has another meaning"},
+      {"policy: {redact: [{pointer: /a, pattern: email, regex: a}]}\n",
+       "c.yaml:1: policy.redact: a rule has pattern or regex, not both; allowed: a list of "
+       "{pointer: P, pattern: NAME or regex: R, replace: TEXT}"},
+      {"policy: {redact: [{pointer: a}]}\n",
+       "c.yaml:1: policy.redact.pointer: a is not allowed here; allowed: a JSON pointer, where a "
+       "segment * is anything"},
       {"sever: {}\n",
        "c.yaml:1: sever: unknown key; allowed: server, data, models, log, engine, upstreams, "
-       "policy"},
+       "access, tenants, policy"},
       {"server: {listen: 8080}\n",
        "c.yaml:1: server.listen: 8080 is no text; write it in quotes if it is meant; allowed: "
        "HOST:PORT"},

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <set>
 
 #include "base/crypto.h"
@@ -121,6 +123,45 @@ TEST(Policy, NamespacesNeverMeet) {
   }
   EXPECT_TRUE(seen.insert(On(Make("key: {namespace: tenant}"), "{}").name_space).second);
   EXPECT_TRUE(seen.insert(On(Make("key: {namespace: shared}"), "{}").name_space).second);
+}
+
+std::string NamespaceOf(const char* name_space, const Caller& caller) {
+  const Policy policy = Make(std::string("key: {namespace: ") + name_space + "}");
+  return Decide(policy, caller, kChat, json::Object{}, 2).name_space;
+}
+
+TEST(Policy, GroupNamespaces) {
+  const Caller caller{"t", "alice", "", {"b", "a"}};
+  const std::string name = NamespaceOf("group", caller);
+  EXPECT_EQ(name, R"(group:"t""a""b")");
+  EXPECT_EQ(NamespaceOf("group", {"t", "bob", "", {"a", "b", "a"}}), name) << "the same groups";
+  EXPECT_NE(NamespaceOf("group", {"t", "bob", "", {"a"}}), name) << "one group fewer";
+  EXPECT_NE(NamespaceOf("group", {"u", "bob", "", {"a", "b"}}), name) << "another tenant";
+  EXPECT_EQ(NamespaceOf("group", {"t", "alice", ""}), NamespaceOf("subject", {"t", "alice", ""}))
+      << "in no group: alone";
+}
+
+// Every way to cut a hostile text into tenant, subject and groups, in every kind of namespace.
+TEST(Policy, NoTwoCallersShareANameByTheirSpelling) {
+  const std::string text = "a\"\"b\\,:\"";
+  std::map<std::string, std::string> seen;
+  const auto see = [&](const std::string& name, const std::string& who) {
+    const auto [it, fresh] = seen.emplace(name, who);
+    EXPECT_TRUE(fresh || it->second == who) << who << " and " << it->second << ": " << name;
+  };
+  for (size_t i = 0; i <= text.size(); ++i) {
+    const std::string tenant = text.substr(0, i), rest = text.substr(i);
+    see(NamespaceOf("tenant", {tenant, rest, ""}), "tenant|" + tenant);
+    see(NamespaceOf("subject", {tenant, rest, ""}), "subject|" + tenant + "|" + rest);
+    see(NamespaceOf("group", {tenant, "s", "", {rest}}), "group|" + tenant + "|" + rest);
+    for (size_t j = 0; j < rest.size(); ++j) {
+      std::vector<std::string> groups = {rest.substr(0, j), rest.substr(j)};
+      std::sort(groups.begin(), groups.end());
+      see(NamespaceOf("group", {tenant, "s", "", groups}),
+          "group|" + tenant + "|" + groups[0] + "|" + groups[1]);
+    }
+  }
+  see(NamespaceOf("shared", {}), "shared");
 }
 
 TEST(Policy, SoftwareLock) {
