@@ -48,11 +48,11 @@ Digest ToDigest(std::string_view bytes) {
 
 std::string HexEncode(std::string_view bytes) {
   static constexpr char kHex[] = "0123456789abcdef";
-  std::string out;
-  out.reserve(bytes.size() * 2);
+  std::string out(bytes.size() * 2, '\0');
+  char* to = out.data();
   for (char c : bytes) {
-    out += kHex[static_cast<uint8_t>(c) >> 4];
-    out += kHex[static_cast<uint8_t>(c) & 15];
+    *to++ = kHex[static_cast<uint8_t>(c) >> 4];
+    *to++ = kHex[static_cast<uint8_t>(c) & 15];
   }
   return out;
 }

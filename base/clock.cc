@@ -1,7 +1,7 @@
 #include "base/clock.h"
 
 #include <chrono>
-#include <cstdio>
+#include <string>
 
 namespace verbatim {
 
@@ -23,12 +23,19 @@ std::string FormatTime(int64_t micros) {
   const auto day = floor<days>(t);
   const year_month_day ymd{day};
   const hh_mm_ss<microseconds> clock{t - day};
-  char out[48];
-  std::snprintf(
-      out, sizeof out, "%04d-%02u-%02uT%02d:%02d:%02d.%06dZ", static_cast<int>(ymd.year()),
-      static_cast<unsigned>(ymd.month()), static_cast<unsigned>(ymd.day()),
-      static_cast<int>(clock.hours().count()), static_cast<int>(clock.minutes().count()),
-      static_cast<int>(clock.seconds().count()), static_cast<int>(clock.subseconds().count()));
+  std::string out = std::to_string(static_cast<int>(ymd.year()));
+  if (out.size() < 4) out.insert(0, 4 - out.size(), '0');
+  const size_t year_end = out.size();
+  out += "-00-00T00:00:00.000000Z";
+  const auto put = [&](size_t end, int64_t value) {
+    for (; value > 0; value /= 10) out[year_end + --end] = static_cast<char>('0' + value % 10);
+  };
+  put(3, static_cast<unsigned>(ymd.month()));
+  put(6, static_cast<unsigned>(ymd.day()));
+  put(9, clock.hours().count());
+  put(12, clock.minutes().count());
+  put(15, clock.seconds().count());
+  put(22, clock.subseconds().count());
   return out;
 }
 

@@ -123,8 +123,16 @@ void AppendQuoted(std::string& out, std::string_view s) {
     out += "\\u";
     for (int shift = 12; shift >= 0; shift -= 4) out += kHex[c >> shift & 15];
   };
+  const auto stands_as_it_is = [](char c) {
+    return c >= 0x20 && c != '"' && c != '\\' && static_cast<uint8_t>(c) < 0x80;
+  };
   out += '"';
   for (size_t i = 0; i < s.size();) {
+    size_t plain = i;
+    while (plain < s.size() && stands_as_it_is(s[plain])) ++plain;
+    out.append(s, i, plain - i);
+    i = plain;
+    if (i == s.size()) break;
     const char c = s[i];
     if (static_cast<uint8_t>(c) >= 0x80) {
       size_t length;
@@ -160,11 +168,7 @@ void AppendQuoted(std::string& out, std::string_view s) {
         out += "\\r";
         break;
       default:
-        if (c < 0x20) {
-          escape(static_cast<uint8_t>(c));
-        } else {
-          out += c;
-        }
+        escape(static_cast<uint8_t>(c));
     }
     ++i;
   }

@@ -36,15 +36,17 @@ store::AppendRequest Answer(const Digest& fingerprint) {
   return append;
 }
 
+// Request ids as the server makes them: in the order of time, and never twice.
 store::HitRequest Hit(uint64_t thread, uint64_t number) {
   std::string id;
-  AppendU64(id, thread);
-  AppendU64(id, number);
+  AppendU64(id, static_cast<uint64_t>(NowMicros()) << 8);
+  AppendU64(id, (thread << 56) | number);
   store::HitRequest hit;
   hit.tenant = "acme";
   hit.subject = "alice";
   hit.key_id = "key-1";
-  hit.request_id = "req_" + HexEncode(Sha256(id)).substr(0, 32);
+  hit.request_id = "req_" + HexEncode(id);
+  hit.new_request_id = true;
   hit.extra = json::Object{{"form", "plain"}, {"include_usage", false}};
   return hit;
 }
@@ -57,10 +59,9 @@ void Measure(store::Ledger& ledger, size_t threads, size_t group, double seconds
   for (size_t t = 0; t < threads; ++t) {
     running.emplace_back([&, t] {
       uint64_t number = 0;
-      const uint64_t salt = static_cast<uint64_t>(began) * 64 + t;
       while (MonotonicMicros() < end) {
         std::vector<store::HitRequest> hits;
-        for (size_t i = 0; i < group; ++i) hits.push_back(Hit(salt, number++));
+        for (size_t i = 0; i < group; ++i) hits.push_back(Hit(t, number++));
         for (const Status& status : ledger.RecordHits(hits)) CHECK(status.ok());
         recorded += group;
       }

@@ -64,11 +64,20 @@ std::vector<Status> Hits::Record(std::span<const HitRequest> hits, int64_t now) 
 
   std::vector<Status> statuses(hits.size());
   std::lock_guard lock(mutex_);
-  Batch writes;
   RequestIds ids;
   for (size_t i = 0; i < hits.size(); ++i) {
     const auto nonce = std::string_view(nonces).substr(i * kNonceBytes, kNonceBytes);
-    statuses[i] = Place(hits[i], placed[i], nonce, ids, writes);
+    statuses[i] = Place(hits[i], placed[i], nonce, ids);
+  }
+  // One table after the other, since the database inserts fastest what comes in order.
+  Batch writes;
+  for (size_t i = 0; i < hits.size(); ++i) {
+    if (!placed[i].batch || hits[i].request_id.empty()) continue;
+    writes.Put(Table::kReceipt, hits[i].request_id,
+               EncodeReceiptRow({placed[i].batch->pseudonym, 0, placed[i].key}));
+  }
+  for (Placed& p : placed) {
+    if (p.batch) writes.Put(Table::kHit, std::move(p.key), std::move(p.row));
   }
   const Status written = writes.empty() ? Status() : kv_.Commit(writes, false);
   for (size_t i = 0; i < hits.size(); ++i) {
@@ -86,21 +95,17 @@ std::vector<Status> Hits::Record(std::span<const HitRequest> hits, int64_t now) 
 }
 
 // Gives the hit the next number of its batch, or changes nothing.
-Status Hits::Place(const HitRequest& hit, Placed& placed, std::string_view nonce, RequestIds& group,
-                   Batch& writes) {
+Status Hits::Place(const HitRequest& hit, Placed& placed, std::string_view nonce,
+                   RequestIds& group) {
   OpenBatch& batch = BatchOf(hit.tenant);
   CHECK(batch.count < std::numeric_limits<uint32_t>::max());
   if (Status owned = CheckRequestId(hit, batch.pseudonym, group); !owned.ok()) return owned;
   Result<OpenBatch::Slot*> slot = SlotOf(batch, hit.subject);
   if (!slot.ok()) return slot.error();
-  std::string key = HitKey(next_.interval, batch.pseudonym, batch.count);
-  const SlotKeys keys = (*slot)->keys.Derive(key);
-  if (!hit.request_id.empty()) {
-    writes.Put(Table::kReceipt, hit.request_id, EncodeReceiptRow({batch.pseudonym, 0, key}));
-  }
-  HitRow row{(*slot)->number, Commitment(keys.salt, placed.digest),
-             SealPart(keys.key, next_.interval, Part::kHit, placed.bytes, nonce)};
-  writes.Put(Table::kHit, std::move(key), EncodeHitRow(row));
+  placed.key = HitKey(next_.interval, batch.pseudonym, batch.count);
+  const SlotKeys keys = (*slot)->keys.Derive(placed.key);
+  placed.row = EncodeHitRow({(*slot)->number, Commitment(keys.salt, placed.digest),
+                             SealPart(keys.key, next_.interval, Part::kHit, placed.bytes, nonce)});
   placed.batch = &batch;
   ++batch.count;
   return {};

@@ -55,6 +55,7 @@ class Hits {
     std::string bytes;
     Digest digest{};
     OpenBatch* batch = nullptr;  // null: refused
+    std::string key, row;        // of Table::kHit
   };
   // What a group's hits without a row of their own yet say about request ids: id -> pseudonym.
   using RequestIds = std::map<std::string_view, std::string_view>;
@@ -62,8 +63,7 @@ class Hits {
   OpenBatch& BatchOf(const std::string& tenant);
   Result<OpenBatch::Slot*> SlotOf(OpenBatch& batch, const std::string& subject);
   Status CheckRequestId(const HitRequest& hit, const std::string& pseudonym, RequestIds& group);
-  Status Place(const HitRequest& hit, Placed& placed, std::string_view nonce, RequestIds& group,
-               Batch& writes);
+  Status Place(const HitRequest& hit, Placed& placed, std::string_view nonce, RequestIds& group);
 
   Kv& kv_;
   const Keys& keys_;

@@ -96,12 +96,14 @@ Result<HitRow> DecodeHitRow(std::string_view bytes) {
 
 // Canonical JSON, its members in their order: written as text, since every hit waits for it.
 std::string EncodeHitRecord(const HitRecord& record) {
-  std::string out = "{";
+  std::string out;
+  out.reserve(384);
+  out += "{";
   if (!record.extra.is_null()) out += "\"extra\":" + json::Canonical(record.extra) + ",";
   out += "\"key_id\":" + json::Quote(record.key_id);
   out += ",\"kind\":" + json::Quote(KindName(record.kind));
   out += ",\"request_id\":" + json::Quote(record.request_id);
-  out += ",\"result\":" + json::Canonical(record.result);
+  out += ",\"result\":" + std::to_string(record.result);
   out += ",\"subject\":" + json::Quote(record.subject);
   out += ",\"tenant\":" + json::Quote(record.tenant);
   out += ",\"time\":" + json::Quote(FormatTime(record.time));
