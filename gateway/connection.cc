@@ -1,71 +1,26 @@
 #include "gateway/connection.h"
 
-#include <poll.h>
-#include <sys/socket.h>
-#include <time.h>
-
-#include <algorithm>
-#include <boost/asio/buffer.hpp>
+#include <array>
 #include <boost/asio/post.hpp>
-#include <boost/asio/redirect_error.hpp>
-#include <boost/asio/steady_timer.hpp>
-#include <boost/asio/this_coro.hpp>
-#include <boost/asio/use_awaitable.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/http/error.hpp>
-#include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/read.hpp>
-#include <boost/beast/http/status.hpp>
-#include <boost/beast/http/string_body.hpp>
+#include <cstdio>
 #include <exception>
-#include <optional>
+#include <utility>
 
+#include "base/check.h"
 #include "base/clock.h"
-#include "base/crypto.h"
 #include "base/log.h"
+#include "gateway/connection_admission.h"
+#include "gateway/connection_io.h"
 #include "gateway/http_head.h"
+#include "gateway/http_response.h"
+#include "gateway/request_reader.h"
 
 namespace verbatim::gateway {
-namespace {
 
 namespace asio = boost::asio;
-namespace beast = boost::beast;
 using asio::awaitable;
-using boost::system::error_code;
-using std::chrono::milliseconds;
 
-constexpr size_t kReadSize = 4096;
-constexpr milliseconds kHangUpInterval{200};
-// After an answer that leaves unread request bytes behind, so that the client can read the answer
-// (RFC 9112, section 9.6).
-constexpr milliseconds kLingerTime{2'000};
-constexpr size_t kLingerBytes = 32 << 20;
-
-std::string HttpDate() {
-  const time_t now = ::time(nullptr);
-  tm parts{};
-  ::gmtime_r(&now, &parts);
-  char text[40];
-  return {text, ::strftime(text, sizeof(text), "%a, %d %b %Y %H:%M:%S GMT", &parts)};
-}
-
-// Bytes that would end a header line become spaces, so that no value can add a header.
-void AppendField(std::string& out, std::string_view name, std::string_view value) {
-  out.append(name).append(": ");
-  for (char c : value) {
-    const bool control = static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
-    out.push_back(control ? ' ' : c);
-  }
-  out.append("\r\n");
-}
-
-std::string StatusLine(int version, int status) {
-  const auto reason = beast::http::obsolete_reason(static_cast<beast::http::status>(status));
-  std::string line = version == 10 ? "HTTP/1.0 " : "HTTP/1.1 ";
-  line += std::to_string(status) + ' ';
-  line.append(reason.data(), reason.size()).append("\r\n");
-  return line;
-}
+namespace {
 
 HttpError MakeError(int status, std::string message) {
   HttpError error;
@@ -74,103 +29,66 @@ HttpError MakeError(int status, std::string message) {
   return error;
 }
 
-std::string LowerCase(std::string_view s) {
-  std::string out(s);
-  for (char& c : out) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return out;
-}
+Status GoneStatus() { return Error{Code::kCancelled, "the client is gone"}; }
 
-// Bodies are JSON, and not compressed.
-std::optional<HttpError> CheckContent(const RequestHead& head) {
-  const std::string encoding = LowerCase(FindHeader(head.headers, "content-encoding"));
-  if (!encoding.empty() && encoding != "identity") {
-    return MakeError(415, "Content-Encoding is not supported here; send the body uncompressed.");
-  }
-  const std::string type = LowerCase(FindHeader(head.headers, "content-type"));
-  const std::string_view media = std::string_view(type).substr(0, type.find_first_of("; \t"));
-  if (!media.empty() && media != "application/json") {
-    return MakeError(415, "Content-Type must be application/json.");
-  }
-  const size_t charset = type.find("charset=");
-  if (charset != std::string::npos) {
-    const std::string_view name = std::string_view(type).substr(charset + 8);
-    if (!name.starts_with("utf-8") && !name.starts_with("\"utf-8\"")) {
-      return MakeError(415, "The body's charset must be utf-8.");
-    }
-  }
-  return std::nullopt;
-}
+// The size line of a chunk.
+class ChunkSize {
+ public:
+  explicit ChunkSize(size_t size)
+      : length_(static_cast<size_t>(std::snprintf(text_, sizeof(text_), "%zx\r\n", size))) {}
+  std::string_view text() const { return {text_, length_}; }
+
+ private:
+  char text_[20];
+  size_t length_;
+};
 
 }  // namespace
 
-// Shared with the callbacks of its timers, which may still be queued when the coroutine has ended.
+// Shared with a posted callback, which may still be queued when the coroutine has ended.
 class Connection : public std::enable_shared_from_this<Connection>, public ResponseSink {
  public:
   Connection(asio::ip::tcp::socket socket, ServerState& state, Shard& shard)
-      : state_(state),
-        shard_(shard),
-        socket_(std::move(socket)),
-        deadline_(socket_.get_executor()),
-        watch_(socket_.get_executor()),
-        buffer_(state.limits.header_bytes + size_t{64} * 1024) {
-    shard_.connections.insert(this);
-  }
-  ~Connection() override {
-    shard_.connections.erase(this);
-    --state_.connections;
-  }
+      : state_(state), io_(std::move(socket), shard) {}
+  ~Connection() override { --state_.connections; }
 
   awaitable<void> Run();
-  void CloseIfIdle();
-  void End();
 
   awaitable<Status> SendWhole(int status, Headers headers, std::string body) override;
   awaitable<Status> StartStream(int status, Headers headers) override;
   awaitable<Status> Write(std::string_view bytes) override;
   awaitable<Status> Finish() override;
+  awaitable<Status> SendStream(int status, Headers headers, std::string body) override;
+  ErrorForm error_form() const override { return ErrorFormOfPath(request_.path); }
+  std::string_view request_id() const override { return request_.id; }
   void Abort() override;
-  bool ClientGone() const override { return gone_; }
+  bool ClientGone() const override { return gone_ || io_.broken(); }
   void OnClientGone(std::function<void()> callback) override;
 
  private:
   enum class Answer { kNone, kStreaming, kDone };
-  using BodyParser = beast::http::request_parser<beast::http::string_body>;
+  using Parts = std::array<std::string_view, ConnectionIo::kMaxParts>;
 
+  awaitable<bool> Open();
   awaitable<void> ServeOne();
-  awaitable<bool> ReadHead(std::string* bytes);
-  awaitable<bool> ReadBody(BodyParser& parser);
-  std::optional<HttpError> Admit(const RequestHead& head, Router::Match& match);
+  awaitable<bool> ReadRequest(Admission* admission);
+  bool TakeHead(size_t length, RequestHead* head, std::optional<HttpError>* error);
   awaitable<void> RunHandler(const Route& route);
   void Report(const HttpError& error);
   awaitable<void> Refuse(HttpError error);
-  awaitable<void> Linger();
-  awaitable<Status> WriteAll(std::string_view bytes);
-  std::string ResponseHead(int status, const Headers& headers, bool stream,
-                           std::string_view default_type, size_t length) const;
-
-  void Arm(milliseconds limit);
-  void Disarm();
-  void WatchForHangUp();
-  void MarkGone();
+  awaitable<Status> Send(const Parts& parts);
+  std::string Head(int status, const Headers& headers, bool stream, size_t length);
+  bool HasNoBody(int status) const { return head_only_ || status == 204 || status == 304; }
   void CallGoneCallback();
-  Status GoneStatus() const { return Error{Code::kCancelled, "the client is gone"}; }
 
   ServerState& state_;
-  Shard& shard_;
-  asio::ip::tcp::socket socket_;
-  asio::steady_timer deadline_;  // of the read or write in progress
-  asio::steady_timer watch_;     // for hang-ups while a handler runs
-  uint64_t deadline_number_ = 0;
-  bool timed_out_ = false;
+  ConnectionIo io_;
+  std::optional<PeerCertificate> certificate_;
   bool first_ = true;  // no request was read yet
-  bool idle_ = false;  // between requests, nothing of the next one received
-  bool gone_ = false;  // the client is, or the server ended the connection
+  bool gone_ = false;  // aborted: nothing more is written, whatever the socket would take
   bool in_handler_ = false;
-  bool close_ = false;         // after this answer
-  bool linger_ = false;        // unread request bytes remain
-  beast::flat_buffer buffer_;  // bytes received and not yet used: the next pipelined request
+  bool close_ = false;   // after this answer
+  bool linger_ = false;  // unread request bytes remain
 
   // The request being answered.
   Request request_;
@@ -179,7 +97,6 @@ class Connection : public std::enable_shared_from_this<Connection>, public Respo
   bool head_only_ = false;  // HEAD: the answer has no body
   Answer answer_ = Answer::kNone;
   std::function<void()> gone_callback_;
-  std::string frame_;
 };
 
 std::shared_ptr<const Router> ServerState::router() const {
@@ -193,278 +110,126 @@ void ServerState::set_router(Router router) {
   router_ = std::move(fresh);
 }
 
-// ---- deadlines and hang-ups ----
-
-void Connection::Arm(milliseconds limit) {
-  timed_out_ = false;
-  const uint64_t number = ++deadline_number_;
-  deadline_.expires_after(limit);
-  deadline_.async_wait([self = shared_from_this(), number](const error_code& ec) {
-    if (ec || number != self->deadline_number_) return;
-    self->timed_out_ = true;
-    error_code ignored;
-    self->socket_.cancel(ignored);
-  });
+std::shared_ptr<const TlsContext> ServerState::tls() const {
+  const std::lock_guard lock(mutex_);
+  return tls_;
 }
 
-void Connection::Disarm() {
-  ++deadline_number_;
-  deadline_.cancel();
+void ServerState::set_tls(std::shared_ptr<const TlsContext> context) {
+  const std::lock_guard lock(mutex_);
+  tls_ = std::move(context);
 }
 
-// A FIN or reset is seen by poll although unread bytes of a pipelined request stand before it.
-void Connection::WatchForHangUp() {
-  watch_.expires_after(kHangUpInterval);
-  watch_.async_wait([self = shared_from_this()](const error_code& ec) {
-    if (ec || !self->in_handler_ || self->gone_) return;
-    pollfd entry{self->socket_.native_handle(), POLLRDHUP, 0};
-    if (::poll(&entry, 1, 0) > 0) {
-      self->MarkGone();
-    } else {
-      self->WatchForHangUp();
-    }
-  });
-}
-
-void Connection::MarkGone() {
-  gone_ = close_ = true;
-  error_code ignored;
-  socket_.cancel(ignored);
-  CallGoneCallback();
-}
+// ---- hang-ups ----
 
 void Connection::CallGoneCallback() {
-  const std::function<void()> callback = std::move(gone_callback_);
-  gone_callback_ = nullptr;
+  const std::function<void()> callback = std::exchange(gone_callback_, nullptr);
   if (callback && in_handler_) callback();
 }
 
 void Connection::OnClientGone(std::function<void()> callback) {
   gone_callback_ = std::move(callback);
-  if (gone_ && gone_callback_) {
-    asio::post(socket_.get_executor(), [self = shared_from_this()] { self->CallGoneCallback(); });
+  if (gone_callback_ && ClientGone()) {
+    asio::post(io_.shard().context(), [self = shared_from_this()] { self->CallGoneCallback(); });
   }
-}
-
-void Connection::CloseIfIdle() {
-  if (!idle_) return;
-  close_ = true;
-  error_code ignored;
-  socket_.cancel(ignored);
-}
-
-void Connection::End() { MarkGone(); }
-
-// ---- reading ----
-
-// False: the connection is over (closed, timed out, or refused here).
-awaitable<bool> Connection::ReadHead(std::string* bytes) {
-  size_t position = 0;
-  bool begun = buffer_.size() > 0;
-  Arm(begun || first_ ? state_.limits.header_time : state_.limits.keep_alive_idle);
-  first_ = false;
-  for (;;) {
-    // Empty lines before a request are skipped (RFC 9112, section 2.2).
-    while (position == 0 && buffer_.size() >= 2) {
-      const char* data = static_cast<const char*>(buffer_.data().data());
-      if (data[0] != '\r' || data[1] != '\n') break;
-      buffer_.consume(2);
-    }
-    const std::string_view received{static_cast<const char*>(buffer_.data().data()),
-                                    buffer_.size()};
-    const HeadScan scan = ScanHead(received, &position);
-    if (scan == HeadScan::kEnd && position <= state_.limits.header_bytes) {
-      Disarm();
-      bytes->assign(received.substr(0, position));
-      co_return true;
-    }
-    if (received.starts_with("\x16\x03")) {
-      co_await Refuse(MakeError(400, "This port speaks plain HTTP; use http://, not https://."));
-      co_return false;
-    }
-    if (scan == HeadScan::kBareNewline) {
-      co_await Refuse(MakeError(400, "Lines of a request head must end with CRLF."));
-      co_return false;
-    }
-    if (received.size() >= state_.limits.header_bytes) {
-      co_await Refuse(MakeError(431, "The request line and headers are larger than " +
-                                         std::to_string(state_.limits.header_bytes) + " bytes."));
-      co_return false;
-    }
-    idle_ = !begun;
-    if (gone_ || close_ || (idle_ && state_.draining)) co_return false;
-    error_code ec;
-    const size_t n = co_await socket_.async_read_some(
-        buffer_.prepare(kReadSize), asio::redirect_error(asio::use_awaitable, ec));
-    idle_ = false;
-    buffer_.commit(n);
-    if (n > 0 && !begun) {
-      begun = true;
-      Arm(state_.limits.header_time);
-    }
-    if (ec) {
-      if (begun && timed_out_) {
-        co_await Refuse(MakeError(408, "The request's headers took too long to arrive."));
-      }
-      co_return false;
-    }
-  }
-}
-
-// Reads the body that the parser's header announced. False: refused, or the connection is over.
-awaitable<bool> Connection::ReadBody(BodyParser& parser) {
-  if (parser.is_done()) co_return true;
-  const std::string expect = LowerCase(request_.Header("expect"));
-  if (!expect.empty() && version_ == 11 && buffer_.size() == 0) {
-    const Status sent = co_await WriteAll("HTTP/1.1 100 Continue\r\n\r\n");
-    if (!sent.ok()) co_return false;
-  }
-  error_code ec;
-  Arm(state_.limits.body_time);
-  co_await beast::http::async_read(socket_, buffer_, parser,
-                                   asio::redirect_error(asio::use_awaitable, ec));
-  Disarm();
-  if (!ec) co_return true;
-  using beast::http::error;
-  if (timed_out_) {
-    co_await Refuse(MakeError(408, "The request's body took too long to arrive."));
-  } else if (ec == error::body_limit) {
-    co_await Refuse(MakeError(413, "The request body is larger than " +
-                                       std::to_string(state_.limits.body_bytes) + " bytes."));
-  } else if (ec.category() == make_error_code(error::body_limit).category() &&
-             ec != error::end_of_stream && ec != error::partial_message) {
-    co_await Refuse(MakeError(400, "The request body's chunks are malformed."));
-  } else {
-    Report(MakeError(499, "The client hung up before its request was whole."));
-  }
-  co_return false;
 }
 
 // ---- one request ----
 
-// Everything that is decided on the head alone. An error is the answer.
-std::optional<HttpError> Connection::Admit(const RequestHead& head, Router::Match& match) {
-  if (!state_.auth.has_keys()) {
-    if (auto error = CheckBrowserOrigin(head)) return error;
+// Parses the head that lies at the front of what was received, and drops it there. False: `error`
+// is the answer.
+bool Connection::TakeHead(size_t length, RequestHead* head, std::optional<HttpError>* error) {
+  request_.id = io_.shard().NewRequestId();
+  request_.received_micros = NowMicros();
+  const ServerLimits& limits = state_.options.limits;
+  *error = ParseHead(io_.kept().substr(0, length), limits.header_count, head);
+  io_.Use(length);
+  request_.method = head->method;
+  request_.path = head->path;
+  if (*error) return false;
+  version_ = head->version;
+  head_only_ = head->method == "HEAD";
+  if (head->content_length > limits.body_bytes) *error = BodyTooLarge(limits);
+  if (!head->keep_alive) close_ = true;
+  return !*error;
+}
+
+// False: it was refused, or the connection is over.
+awaitable<bool> Connection::ReadRequest(Admission* admission) {
+  const ServerLimits& limits = state_.options.limits;
+  size_t length = 0;
+  const bool first = std::exchange(first_, false);
+  ReadOutcome got = co_await ReadHead(io_, limits, first, state_.draining, &length);
+  if (got.kind != ReadOutcome::Kind::kOk) {
+    close_ = true;
+    if (got.kind == ReadOutcome::Kind::kRefused) co_await Refuse(std::move(got.error));
+    co_return false;
   }
-  match = router_->Find(head.method, head.raw_path);
-  if (head.method == "OPTIONS" && (!match.allow.empty() || head.raw_path == "*")) {
-    return std::nullopt;
+  RequestHead head;
+  std::optional<HttpError> error;
+  if (!TakeHead(length, &head, &error)) {
+    co_await Refuse(std::move(*error));
+    co_return false;
   }
-  if (match.allow.empty()) {
-    HttpError error = MakeError(404, "Unknown request URL: " + head.method + " " + head.path +
-                                         ". Please check the URL for typos.");
-    error.code = "unknown_url";
-    return error;
+  router_ = state_.router();
+  const Caller caller{io_.remote_ip(), io_.tls(), certificate_ ? &*certificate_ : nullptr};
+  error =
+      Admit(head, *router_, state_.auth, caller, state_.options.operator_certificates, admission);
+  request_.principal = std::move(admission->principal);
+  if (error && head.has_body()) {
+    co_await Refuse(std::move(*error));
+    co_return false;
   }
-  if (match.route == nullptr) {
-    HttpError error = MakeError(405, "Not allowed to " + head.method + " on " + head.path + ".");
-    error.headers.emplace_back("allow", match.allow);
-    error.code = "method_not_allowed";
-    return error;
+  if (error) {
+    Report(*error);
+    (void)co_await SendError(*this, std::move(*error));
+    co_return false;
   }
-  if (match.route->roles != 0) {
-    error_code ignored;
-    const std::string remote_ip = socket_.remote_endpoint(ignored).address().to_string();
-    Result<Principal> principal = state_.auth.Authenticate(head.headers, remote_ip);
-    if (!principal.ok()) {
-      HttpError error = MakeError(401, principal.error().message);
-      error.headers.emplace_back("www-authenticate", "Bearer");
-      error.code = "invalid_api_key";
-      return error;
+  got = co_await ReadBody(io_, limits, head, admission->expects_continue, &request_.body);
+  if (got.kind != ReadOutcome::Kind::kOk) {
+    close_ = true;
+    if (got.kind == ReadOutcome::Kind::kRefused) {
+      co_await Refuse(std::move(got.error));
+    } else {
+      Report(MakeError(499, "The client hung up before its request was whole."));
     }
-    if ((principal->roles & match.route->roles) == 0) {
-      request_.principal = std::move(principal).value();
-      return MakeError(403, "This API key's roles do not allow " + head.path + ".");
-    }
-    request_.principal = std::move(principal).value();
+    co_return false;
   }
-  const std::string expect = LowerCase(FindHeader(head.headers, "expect"));
-  if (!expect.empty() && expect != "100-continue") {
-    return MakeError(417, "The only expectation understood is 100-continue.");
-  }
-  if (match.route->method == "POST") return CheckContent(head);
-  return std::nullopt;
+  if (head_only_) request_.method = "GET";
+  request_.query = std::move(head.query);
+  request_.params = std::move(admission->match.params);
+  request_.headers = std::move(head.headers);
+  request_.remote = io_.remote();
+  co_return true;
 }
 
 awaitable<void> Connection::ServeOne() {
   request_ = Request{};
-  if (state_.auth.has_keys()) request_.principal = {"", "", "", 0};  // until it is authenticated
+  // Until it is authenticated.
+  if (state_.auth.has_keys()) request_.principal = Principal{"", "", "", 0, {}, {}};
   version_ = 11;
   head_only_ = false;
   answer_ = Answer::kNone;
-  std::string head_bytes;
-  const bool got_head = co_await ReadHead(&head_bytes);
-  if (!got_head) {
-    close_ = true;
+  Admission admission;
+  admission.principal = request_.principal;
+  const bool read = co_await ReadRequest(&admission);
+  if (!read) co_return;
+  if (admission.match.route != nullptr) {
+    co_await RunHandler(*admission.match.route);
     co_return;
   }
-  request_.id = "req_" + HexEncode(RandomBytes(16));
-  request_.received_micros = NowMicros();
-  RequestHead head;
-  auto malformed = ParseHead(head_bytes, state_.limits.header_count, &head);
-  request_.method = head.method;
-  request_.path = head.path;
-  if (malformed) {
-    co_await Refuse(std::move(*malformed));
-    co_return;
-  }
-  version_ = head.version;
-  head_only_ = head.method == "HEAD";
-
-  BodyParser parser;
-  parser.header_limit(static_cast<uint32_t>(state_.limits.header_bytes + 1));
-  parser.body_limit(state_.limits.body_bytes);
-  error_code ec;
-  buffer_.consume(parser.put(buffer_.data(), ec));
-  if (ec == beast::http::error::body_limit) {
-    co_await Refuse(MakeError(413, "The request body is larger than " +
-                                       std::to_string(state_.limits.body_bytes) + " bytes."));
-    co_return;
-  }
-  if (ec || !parser.is_header_done()) {
-    co_await Refuse(MakeError(400, "The request is malformed: " + ec.message() + "."));
-    co_return;
-  }
-  if (!parser.keep_alive()) close_ = true;
-  router_ = state_.router();
-  Router::Match match;
-  if (auto error = Admit(head, match)) {
-    if (head.has_body) {
-      co_await Refuse(std::move(*error));
-    } else {
-      Report(*error);
-      (void)co_await SendError(*this, std::move(*error));
-    }
-    co_return;
-  }
-  error_code ignored;
-  const auto remote = socket_.remote_endpoint(ignored);
-  request_.remote = remote.address().to_string(ignored) + ":" + std::to_string(remote.port());
-  if (head_only_) request_.method = "GET";
-  request_.query = std::move(head.query);
-  request_.params = std::move(match.params);
-  request_.headers = std::move(head.headers);
-  const bool got_body = co_await ReadBody(parser);
-  if (!got_body) {
-    close_ = true;
-    co_return;
-  }
-  request_.body = std::move(parser.get().body());
-  if (match.route == nullptr) {  // OPTIONS
-    Headers headers;
-    headers.emplace_back("allow", match.allow.empty() ? "GET, HEAD, POST, OPTIONS" : match.allow);
-    (void)co_await SendWhole(204, std::move(headers), "");
-    co_return;
-  }
-  if (buffer_.size() == 0) buffer_.shrink_to_fit();
-  co_await RunHandler(*match.route);
+  // OPTIONS
+  std::string& allow = admission.match.allow;
+  Headers headers;
+  headers.emplace_back("allow", allow.empty() ? "GET, HEAD, POST, OPTIONS" : std::move(allow));
+  (void)co_await SendWhole(204, std::move(headers), "");
 }
 
 awaitable<void> Connection::RunHandler(const Route& route) {
   ++state_.running;
   in_handler_ = true;
-  WatchForHangUp();
+  io_.OnBreak([this] { CallGoneCallback(); });
+  io_.WatchForHangUp(true);
   bool failed = false;
   try {
     co_await route.handler(request_, *this);
@@ -474,9 +239,10 @@ awaitable<void> Connection::RunHandler(const Route& route) {
   }
   in_handler_ = false;
   gone_callback_ = nullptr;
-  watch_.cancel();
+  io_.OnBreak({});
+  io_.WatchForHangUp(false);
   if (answer_ == Answer::kStreaming) Abort();
-  if (answer_ == Answer::kNone && !gone_) {
+  if (answer_ == Answer::kNone && !ClientGone()) {
     if (!failed) LogError(request_.id + " " + request_.path + ": the handler gave no answer");
     (void)co_await SendError(*this, MakeError(500, "The server failed to answer this request."));
   }
@@ -484,130 +250,111 @@ awaitable<void> Connection::RunHandler(const Route& route) {
 }
 
 void Connection::Report(const HttpError& error) {
-  if (request_.id.empty()) request_.id = "req_" + HexEncode(RandomBytes(16));
+  if (request_.id.empty()) request_.id = io_.shard().NewRequestId();
   if (request_.received_micros == 0) request_.received_micros = NowMicros();
+  if (request_.remote.empty()) request_.remote = io_.remote();
   state_.router()->ReportRefused(request_, error);
 }
 
 // An answer to a request whose rest will not be read.
 awaitable<void> Connection::Refuse(HttpError error) {
-  Disarm();
   Report(error);
   close_ = linger_ = true;
   (void)co_await SendError(*this, std::move(error));
 }
 
-awaitable<void> Connection::Linger() {
-  error_code ec;
-  socket_.shutdown(asio::socket_base::shutdown_send, ec);
-  Arm(kLingerTime);
-  std::string sink(kReadSize * 4, '\0');
-  for (size_t total = 0; !ec && total < kLingerBytes && !gone_ && !timed_out_;) {
-    total += co_await socket_.async_read_some(asio::buffer(sink),
-                                              asio::redirect_error(asio::use_awaitable, ec));
+// The TLS handshake, where the server has TLS.
+awaitable<bool> Connection::Open() {
+  std::shared_ptr<const TlsContext> context = state_.tls();
+  if (!context) co_return true;
+  io_.LimitReads(state_.options.limits.header_time);
+  const ConnectionIo::Opening opening = co_await io_.StartTls(std::move(context));
+  if (opening == ConnectionIo::Opening::kNotTls) {
+    co_await Refuse(MakeError(400, "This port speaks HTTPS; use https://, not http://."));
   }
-  Disarm();
+  certificate_ = io_.Peer();
+  co_return opening == ConnectionIo::Opening::kReady;
 }
 
 awaitable<void> Connection::Run() {
-  error_code ec;
-  socket_.set_option(asio::ip::tcp::no_delay(true), ec);
-  socket_.non_blocking(true, ec);
-  while (!close_ && !gone_) co_await ServeOne();
-  if (linger_ && !gone_) co_await Linger();
-  Disarm();
-  socket_.shutdown(asio::socket_base::shutdown_both, ec);
-  socket_.close(ec);
+  const bool open = co_await Open();
+  while (open && !close_ && !ClientGone()) co_await ServeOne();
+  if (linger_ && !ClientGone()) co_await io_.Linger();
+  io_.Close();
 }
 
 // ---- answering ----
 
-std::string Connection::ResponseHead(int status, const Headers& headers, bool stream,
-                                     std::string_view default_type, size_t length) const {
-  std::string out = StatusLine(version_, status);
-  AppendField(out, "date", HttpDate());
-  AppendField(out, "server", "verbatim");
-  AppendField(out, "x-request-id", request_.id);
-  if (FindHeader(headers, "content-type").empty() && status != 204) {
-    AppendField(out, "content-type", default_type);
-  }
-  if (stream && FindHeader(headers, "cache-control").empty()) {
-    AppendField(out, "cache-control", "no-cache");
-  }
-  for (const auto& [name, value] : headers) AppendField(out, name, value);
-  if (stream) {
-    if (version_ == 11) AppendField(out, "transfer-encoding", "chunked");
-  } else if (status != 204) {
-    AppendField(out, "content-length", std::to_string(length));
-  }
-  if (close_) {
-    AppendField(out, "connection", "close");
-  } else if (version_ == 10) {
-    AppendField(out, "connection", "keep-alive");
-  }
-  return out + "\r\n";
+std::string Connection::Head(int status, const Headers& headers, bool stream, size_t length) {
+  if (state_.draining || (stream && version_ == 10)) close_ = true;
+  ResponseForm form;
+  form.version = version_;
+  form.stream = stream;
+  form.close = close_;
+  form.length = length;
+  return ResponseHead(status, headers, form, request_.id, io_.shard().Date());
 }
 
-awaitable<Status> Connection::WriteAll(std::string_view bytes) {
-  while (!bytes.empty()) {
-    if (gone_) co_return GoneStatus();
-    error_code ec;
-    bytes.remove_prefix(socket_.write_some(asio::buffer(bytes.data(), bytes.size()), ec));
-    if (ec == asio::error::would_block) {
-      Arm(state_.limits.write_stall);
-      co_await socket_.async_wait(asio::socket_base::wait_write,
-                                  asio::redirect_error(asio::use_awaitable, ec));
-      Disarm();
-    }
-    if (ec) {
-      MarkGone();
-      co_return GoneStatus();
-    }
-  }
+awaitable<Status> Connection::Send(const Parts& parts) {
+  if (ClientGone()) co_return GoneStatus();
+  const bool sent = co_await io_.Send(parts, state_.options.limits.write_stall);
+  if (!sent) co_return GoneStatus();
   co_return Status();
 }
 
 awaitable<Status> Connection::SendWhole(int status, Headers headers, std::string body) {
   CHECK(answer_ == Answer::kNone);
   answer_ = Answer::kDone;
-  if (state_.draining) close_ = true;
-  std::string bytes = ResponseHead(status, headers, false, "application/json", body.size());
-  if (!head_only_) bytes += body;
-  co_return co_await WriteAll(bytes);
+  const std::string head = Head(status, headers, false, body.size());
+  Parts parts{head};
+  if (!HasNoBody(status)) parts[1] = body;
+  co_return co_await Send(parts);
 }
 
 awaitable<Status> Connection::StartStream(int status, Headers headers) {
   CHECK(answer_ == Answer::kNone);
   answer_ = Answer::kStreaming;
-  if (state_.draining || version_ == 10) close_ = true;
-  const std::string bytes =
-      ResponseHead(status, headers, true, "text/event-stream; charset=utf-8", 0);
-  co_return co_await WriteAll(bytes);
+  const std::string head = Head(status, headers, true, 0);
+  const Parts parts{head};
+  co_return co_await Send(parts);
 }
 
 awaitable<Status> Connection::Write(std::string_view bytes) {
-  if (gone_) co_return GoneStatus();
+  if (ClientGone()) co_return GoneStatus();
   CHECK(answer_ == Answer::kStreaming);
   if (bytes.empty() || head_only_) co_return Status();
-  if (version_ == 10) co_return co_await WriteAll(bytes);
-  char size[20];
-  frame_.assign(size,
-                static_cast<size_t>(std::snprintf(size, sizeof(size), "%zx\r\n", bytes.size())));
-  frame_.append(bytes).append("\r\n");
-  co_return co_await WriteAll(frame_);
+  const ChunkSize size(bytes.size());
+  Parts parts{bytes};
+  if (version_ == 11) parts = {size.text(), bytes, "\r\n"};
+  co_return co_await Send(parts);
 }
 
 awaitable<Status> Connection::Finish() {
-  if (gone_) co_return GoneStatus();
+  if (ClientGone()) co_return GoneStatus();
   CHECK(answer_ == Answer::kStreaming);
   answer_ = Answer::kDone;
   if (version_ == 10 || head_only_) co_return Status();
-  co_return co_await WriteAll("0\r\n\r\n");
+  const Parts parts{"0\r\n\r\n"};
+  co_return co_await Send(parts);
+}
+
+awaitable<Status> Connection::SendStream(int status, Headers headers, std::string body) {
+  CHECK(answer_ == Answer::kNone);
+  answer_ = Answer::kDone;
+  const std::string head = Head(status, headers, true, 0);
+  const ChunkSize size(body.size());
+  Parts parts{head};
+  if (!head_only_ && version_ == 10) parts[1] = body;
+  if (!head_only_ && version_ == 11) {
+    parts = {head, "0\r\n\r\n"};
+    if (!body.empty()) parts = {head, size.text(), body, "\r\n0\r\n\r\n"};
+  }
+  co_return co_await Send(parts);
 }
 
 // Over HTTP/1.1 the missing last chunk tells; over 1.0 only a reset does.
 void Connection::Abort() {
-  if (gone_) return;
+  if (ClientGone()) return;
   CHECK(answer_ != Answer::kDone);
   answer_ = Answer::kDone;
   close_ = true;
@@ -615,8 +362,7 @@ void Connection::Abort() {
     linger_ = true;
     return;
   }
-  error_code ignored;
-  socket_.set_option(asio::socket_base::linger(true, 0), ignored);
+  io_.ResetOnClose();
   gone_ = true;
 }
 
@@ -627,40 +373,22 @@ awaitable<void> ServeConnection(asio::ip::tcp::socket socket, ServerState& state
   co_await connection->Run();
 }
 
-awaitable<void> RefuseConnection(asio::ip::tcp::socket socket, ServerState& state) {
-  const HttpError error = MakeError(503, "Too many connections; try again later.");
-  const std::string body = ErrorJson(error);
-  std::string bytes = StatusLine(11, 503);
-  AppendField(bytes, "content-type", "application/json");
-  AppendField(bytes, "content-length", std::to_string(body.size()));
-  AppendField(bytes, "retry-after", "1");
-  AppendField(bytes, "connection", "close");
-  bytes += "\r\n" + body;
-  error_code ec;
-  socket.non_blocking(true, ec);
-  socket.write_some(asio::buffer(bytes), ec);
-  socket.shutdown(asio::socket_base::shutdown_send, ec);
-  // Until the client has read it: closing over unread request bytes would reset the connection.
-  asio::steady_timer timer(socket.get_executor());
-  for (int i = 0; i < 20 && !ec; ++i) {
-    std::string sink(kReadSize, '\0');
-    while (!ec) {
-      socket.read_some(asio::buffer(sink), ec);
-    }
-    if (ec != asio::error::would_block) break;
-    timer.expires_after(milliseconds(50));
-    co_await timer.async_wait(asio::redirect_error(asio::use_awaitable, ec));
+awaitable<void> RefuseConnection(asio::ip::tcp::socket socket, ServerState& state, Shard& shard) {
+  {
+    ConnectionIo io(std::move(socket), shard);
+    const HttpError error = MakeError(503, "Too many connections; try again later.");
+    const std::string body = ErrorJson(error);
+    Headers headers;
+    headers.emplace_back("retry-after", "1");
+    ResponseForm form;
+    form.close = true;
+    form.length = body.size();
+    const std::string answer = ResponseHead(503, headers, form, "", shard.Date()) + body;
+    const bool sent = co_await io.Send(answer, std::chrono::milliseconds(1'000));
+    if (sent) co_await io.Linger();
+    io.Close();
   }
   --state.connections;
-}
-
-void CloseIdle(Shard& shard) {
-  for (Connection* connection : shard.connections) connection->CloseIfIdle();
-}
-
-void CloseAll(Shard& shard) {
-  const std::unordered_set<Connection*> all = shard.connections;
-  for (Connection* connection : all) connection->End();
 }
 
 }  // namespace verbatim::gateway

@@ -47,7 +47,8 @@ struct Request {
 // Write..., then Finish or Abort; anything else is a CHECK. A handler that returns (or throws)
 // without an answer gets a 500, one that leaves a stream open gets it aborted.
 //
-// The server adds x-request-id, date, server, content-length or transfer-encoding and connection.
+// The server adds x-request-id, date, server, content-length or transfer-encoding and connection;
+// those that a handler gives are left out. Control bytes in values become spaces.
 //
 // kCancelled from any call: the client is gone or too slow (write-stall limit); nothing further
 // will reach it and every later call returns the same at once.
@@ -69,6 +70,10 @@ class ResponseSink {
 
   // Ends a stream well: the terminating chunk.
   virtual boost::asio::awaitable<Status> Finish() = 0;
+
+  // A complete answer in a stream's form, its head and all its bytes with as few writes as go:
+  // the same as StartStream, Write and Finish.
+  virtual boost::asio::awaitable<Status> SendStream(int status, Headers headers, std::string body);
 
   // How this request's client expects errors, and the id that they carry there.
   virtual ErrorForm error_form() const { return ErrorForm::kOpenAi; }
@@ -132,7 +137,8 @@ class Router {
   struct Match {
     const Route* route = nullptr;     // null: see allow
     std::vector<std::string> params;  // decoded
-    std::string allow;                // methods of the path, "GET, HEAD, OPTIONS"; "": no such path
+    // Where route is null: methods of the path, "GET, HEAD, OPTIONS"; "": there is no such path.
+    std::string allow;
   };
   // `raw_path`: as sent, still percent-encoded ({} matches segments before they are decoded, so an
   // encoded slash stays inside its segment) and already checked by the server.

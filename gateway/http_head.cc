@@ -1,6 +1,7 @@
 #include "gateway/http_head.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/bytes.h"
 
@@ -14,24 +15,23 @@ HttpError Bad(std::string message, int status = 400) {
   return error;
 }
 
-std::string ToLower(std::string_view s) {
-  std::string out(s);
-  for (char& c : out) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+constexpr bool IsDigit(char c) { return c >= '0' && c <= '9'; }
+constexpr bool IsAlpha(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+
+// One entry per byte: what a token may hold, as itself in lower case; 0 for everything else.
+constexpr std::array<char, 256> kTokenByte = [] {
+  std::array<char, 256> table{};
+  for (size_t c = 0; c < 128; ++c) {
+    const char byte = static_cast<char>(c);
+    const std::string_view punctuation = "!#$%&'*+-.^_`|~";
+    if (IsDigit(byte) || IsAlpha(byte) || punctuation.find(byte) != std::string_view::npos) {
+      table[c] = byte >= 'A' && byte <= 'Z' ? static_cast<char>(byte - 'A' + 'a') : byte;
+    }
   }
-  return out;
-}
+  return table;
+}();
 
-bool IsDigit(char c) { return c >= '0' && c <= '9'; }
-bool IsAlpha(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-
-// RFC 9110, section 5.6.2.
-bool IsToken(std::string_view s) {
-  constexpr std::string_view kPunctuation = "!#$%&'*+-.^_`|~";
-  return !s.empty() && std::all_of(s.begin(), s.end(), [&](char c) {
-    return IsDigit(c) || IsAlpha(c) || kPunctuation.find(c) != std::string_view::npos;
-  });
-}
+char TokenByte(char c) { return kTokenByte[static_cast<unsigned char>(c)]; }
 
 std::string_view Trim(std::string_view s) {
   while (!s.empty() && (s.front() == ' ' || s.front() == '\t')) s.remove_prefix(1);
@@ -81,7 +81,7 @@ std::optional<HttpError> ParseRequestLine(std::string_view line, RequestHead* he
   const std::string_view method = line.substr(0, first);
   std::string_view target = line.substr(first + 1, last - first - 1);
   const std::string_view version = line.substr(last + 1);
-  if (!IsToken(method)) return Bad("The request method is malformed.");
+  if (!IsHttpToken(method)) return Bad("The request method is malformed.");
   if (version == "HTTP/1.1") {
     head->version = 11;
   } else if (version == "HTTP/1.0") {
@@ -98,20 +98,24 @@ std::optional<HttpError> ParseRequestLine(std::string_view line, RequestHead* he
   }
   head->method = method;
   // The absolute form names the host in the target (RFC 9112, section 3.2.2).
-  constexpr std::string_view kScheme = "http://";
-  if (ToLower(target.substr(0, kScheme.size())) == kScheme) {
-    target.remove_prefix(kScheme.size());
-    const size_t end = std::min(target.find_first_of("/?"), target.size());
-    head->host = ToLower(target.substr(0, end));
-    if (!IsAuthority(head->host)) return Bad("The request target's host is malformed.");
-    target.remove_prefix(end);
-    if (target.empty()) target = "/";
-  }
   if (target == "*" && method == "OPTIONS") {
     head->raw_path = head->path = "*";
     return std::nullopt;
   }
-  if (target.empty() || target.front() != '/') return Bad("The request target must start with /.");
+  const size_t colon = target.starts_with('/') ? std::string_view::npos : target.find("://");
+  if (colon != std::string_view::npos) {
+    const std::string scheme = ToLowerCase(target.substr(0, colon));
+    if (scheme != "http" && scheme != "https") {
+      return Bad("The request target's scheme must be http or https.");
+    }
+    target.remove_prefix(colon + 3);
+    const size_t end = std::min(target.find_first_of("/?"), target.size());
+    head->host = ToLowerCase(target.substr(0, end));
+    if (!IsAuthority(head->host)) return Bad("The request target's host is malformed.");
+    target.remove_prefix(end);
+    if (target.empty()) target = "/";
+  }
+  if (!target.starts_with('/')) return Bad("The request target must start with /.");
   const size_t question = std::min(target.find('?'), target.size());
   head->raw_path = target.substr(0, question);
   if (question < target.size()) head->query = target.substr(question + 1);
@@ -127,48 +131,74 @@ std::optional<HttpError> ParseField(std::string_view line, RequestHead* head) {
   }
   const size_t colon = line.find(':');
   if (colon == std::string_view::npos) return Bad("A header line has no colon.");
-  if (!IsToken(line.substr(0, colon))) return Bad("A header field's name is malformed.");
+  std::string name(line.substr(0, colon));
+  bool token = !name.empty();
+  for (char& c : name) {
+    c = TokenByte(c);
+    token = token && c != 0;
+  }
+  if (!token) return Bad("A header field's name is malformed.");
   const std::string_view value = Trim(line.substr(colon + 1));
   for (char c : value) {
     if ((static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == 0x7f) {
       return Bad("A header field's value holds a control byte.");
     }
   }
-  head->headers.emplace_back(ToLower(line.substr(0, colon)), std::string(value));
+  head->headers.emplace_back(std::move(name), value);
   return std::nullopt;
 }
 
-// What decides where the body ends, and Host.
+// Whether a list as in "keep-alive, Upgrade" has this lower-case token.
+bool HasToken(std::string_view list, std::string_view token) {
+  while (!list.empty()) {
+    const size_t comma = std::min(list.find(','), list.size());
+    if (ToLowerCase(Trim(list.substr(0, comma))) == token) return true;
+    list.remove_prefix(std::min(comma + 1, list.size()));
+  }
+  return false;
+}
+
+std::optional<HttpError> ReadLength(std::string_view text, RequestHead* head) {
+  if (text.empty() || !std::all_of(text.begin(), text.end(), IsDigit)) {
+    return Bad("Content-Length must be a decimal number.");
+  }
+  if (text.size() > 18) return Bad("The request body is too large.", 413);
+  for (char c : text)
+    head->content_length = head->content_length * 10 + static_cast<uint8_t>(c - '0');
+  return std::nullopt;
+}
+
+// What decides where the body ends, Host, and whether the connection goes on.
 std::optional<HttpError> CheckFraming(RequestHead* head) {
   int lengths = 0, codings = 0, hosts = 0;
+  bool close = false, keep_alive = false;
   std::string_view length, coding, host;
   for (const auto& [name, value] : head->headers) {
     if (name == "content-length") ++lengths, length = value;
     if (name == "transfer-encoding") ++codings, coding = value;
     if (name == "host") ++hosts, host = value;
+    if (name == "connection") {
+      close = close || HasToken(value, "close");
+      keep_alive = keep_alive || HasToken(value, "keep-alive");
+    }
   }
+  head->keep_alive = !close && (head->version == 11 || keep_alive);
   if (hosts > 1) return Bad("The request has more than one Host header.");
   if (hosts == 0 && head->version == 11) return Bad("HTTP/1.1 requests need a Host header.");
   if (hosts == 1 && !IsAuthority(host)) return Bad("The Host header is malformed.");
-  if (hosts == 1 && head->host.empty()) head->host = ToLower(host);
+  if (hosts == 1 && head->host.empty()) head->host = ToLowerCase(host);
   if (lengths > 1) return Bad("The request has more than one Content-Length header.");
   if (codings > 1) return Bad("The request has more than one Transfer-Encoding header.");
   if (lengths == 1 && codings == 1) {
     return Bad("The request has both Content-Length and Transfer-Encoding.");
   }
-  if (lengths == 1) {
-    if (length.empty() || !std::all_of(length.begin(), length.end(), IsDigit)) {
-      return Bad("Content-Length must be a decimal number.");
-    }
-    if (length.size() > 18) return Bad("The request body is too large.", 413);
-    head->has_body = length.find_first_not_of('0') != std::string_view::npos;
-  }
+  if (lengths == 1) return ReadLength(length, head);
   if (codings == 1) {
     if (head->version == 10) return Bad("Transfer-Encoding needs HTTP/1.1.");
-    if (ToLower(coding) != "chunked") {
+    if (ToLowerCase(coding) != "chunked") {
       return Bad("The only Transfer-Encoding accepted is chunked.", 501);
     }
-    head->has_body = true;
+    head->chunked = true;
   }
   return std::nullopt;
 }
@@ -185,14 +215,29 @@ bool IsLoopbackHost(std::string_view authority) {
 
 }  // namespace
 
+std::string ToLowerCase(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return out;
+}
+
+bool IsHttpToken(std::string_view text) {
+  return !text.empty() &&
+         std::all_of(text.begin(), text.end(), [](char c) { return TokenByte(c) != 0; });
+}
+
 HeadScan ScanHead(std::string_view bytes, size_t* position) {
-  for (size_t i = *position; i < bytes.size(); ++i) {
-    if (bytes[i] != '\n') continue;
+  for (size_t from = *position;;) {
+    const size_t i = bytes.find('\n', from);
+    if (i == std::string_view::npos) break;
     if (i == 0 || bytes[i - 1] != '\r') return HeadScan::kBareNewline;
     if (i >= 3 && bytes[i - 2] == '\n') {
       *position = i + 1;
       return HeadScan::kEnd;
     }
+    from = i + 1;
   }
   *position = bytes.size();
   return HeadScan::kMore;
@@ -200,6 +245,7 @@ HeadScan ScanHead(std::string_view bytes, size_t* position) {
 
 std::optional<HttpError> ParseHead(std::string_view bytes, size_t max_fields, RequestHead* head) {
   bool first = true;
+  head->headers.reserve(16);
   while (!bytes.empty()) {
     const size_t end = bytes.find("\r\n");
     if (end == std::string_view::npos) return Bad("A header line does not end with CRLF.");
@@ -242,7 +288,7 @@ Result<std::string> PercentDecode(std::string_view text) {
   return out;
 }
 
-std::optional<HttpError> CheckBrowserOrigin(const RequestHead& head) {
+std::optional<HttpError> CheckBrowserOrigin(const RequestHead& head, bool tls) {
   if (!head.host.empty() && !IsLoopbackHost(head.host)) {
     return Bad(
         "The Host header names no loopback address; a server without API keys answers "
@@ -251,7 +297,8 @@ std::optional<HttpError> CheckBrowserOrigin(const RequestHead& head) {
   }
   const std::string_view origin = FindHeader(head.headers, "origin");
   const std::string_view site = FindHeader(head.headers, "sec-fetch-site");
-  if ((!origin.empty() && ToLower(origin) != "http://" + head.host) || site == "cross-site") {
+  const char* scheme = tls ? "https://" : "http://";
+  if ((!origin.empty() && ToLowerCase(origin) != scheme + head.host) || site == "cross-site") {
     return Bad("Web pages of another origin may not use a server without API keys.", 403);
   }
   return std::nullopt;

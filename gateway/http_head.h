@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -30,7 +31,11 @@ struct RequestHead {
   std::string host;  // Host field (or the absolute target's authority), lower-case; "" in HTTP/1.0
   int version = 11;  // 10 or 11
   Headers headers;   // names lower-case, values trimmed
-  bool has_body = false;  // Transfer-Encoding, or a Content-Length above 0
+  bool keep_alive = true;  // the client lets the connection go on
+  // How the body is delimited: in chunks, or by its length (0: there is none).
+  bool chunked = false;
+  uint64_t content_length = 0;
+  bool has_body() const { return chunked || content_length > 0; }
 };
 
 // Parses what ScanHead delimited. An error is the answer to send before closing.
@@ -41,6 +46,11 @@ Result<std::string> PercentDecode(std::string_view text);
 
 // For a server on loopback without keys: an error where the request may come from a web page of
 // another site (its Host is no loopback name, as in DNS rebinding; its Origin is another one).
-std::optional<HttpError> CheckBrowserOrigin(const RequestHead& head);
+std::optional<HttpError> CheckBrowserOrigin(const RequestHead& head, bool tls);
+
+// RFC 9110, section 5.6.2: what methods and field names are made of.
+bool IsHttpToken(std::string_view text);
+// ASCII only.
+std::string ToLowerCase(std::string_view text);
 
 }  // namespace verbatim::gateway

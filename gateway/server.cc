@@ -1,5 +1,7 @@
 #include "gateway/server.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -27,6 +29,7 @@ using std::chrono::milliseconds;
 // Connections beyond the limit that are told so at one time; more are closed without a word.
 constexpr size_t kRefusedAtOnce = 64;
 constexpr milliseconds kEndTime{5'000};
+constexpr size_t kOtherFiles = 512;  // database, log, models
 
 Result<tcp::endpoint> ParseListen(const std::string& text) {
   const auto fail = [&](const char* what) {
@@ -51,25 +54,62 @@ Result<tcp::endpoint> ParseListen(const std::string& text) {
   return tcp::endpoint(address, port);
 }
 
+// Raises the soft limit of open files, and checks that `connections` fit: each may have a
+// connection to an upstream beside it.
+Status CheckOpenFiles(size_t connections) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return Status();
+  if (limit.rlim_cur < limit.rlim_max) {
+    limit.rlim_cur = limit.rlim_max;
+    (void)::setrlimit(RLIMIT_NOFILE, &limit);
+    (void)::getrlimit(RLIMIT_NOFILE, &limit);
+  }
+  const size_t needed = 2 * connections + kOtherFiles;
+  if (limit.rlim_cur >= needed) return Status();
+  return Error{Code::kFailedPrecondition,
+               "this process may open " + std::to_string(limit.rlim_cur) + " files and needs " +
+                   std::to_string(needed) + " for " + std::to_string(connections) +
+                   " connections; raise the hard limit (ulimit -Hn, LimitNOFILE=), or lower "
+                   "server.limits.connections"};
+}
+
+Status CheckCertificates(const ServerOptions& options) {
+  const TlsOptions& tls = options.tls;
+  if (tls.certificate.empty()) {
+    if (tls.key.empty() && tls.client_ca.empty() && !options.operator_certificates &&
+        tls.clients == TlsOptions::Clients::kNone) {
+      return Status();
+    }
+    return Error{Code::kInvalid, "TLS needs server.tls.certificate, a PEM file"};
+  }
+  if (options.operator_certificates && tls.clients == TlsOptions::Clients::kNone) {
+    return Error{Code::kInvalid,
+                 "server.tls.operator_certificates needs server.tls.client_certificates: optional "
+                 "or required"};
+  }
+  return Status();
+}
+
 class ServerImpl : public Server {
  public:
   ServerImpl(ServerOptions options, Router router, Authenticator auth) {
-    state_.limits = options.limits;
     state_.set_router(std::move(router));
     state_.auth = std::move(auth);
     for (int i = 0; i < std::max(options.threads, 1); ++i) {
-      shards_.push_back(std::make_unique<Shard>());
+      shards_.push_back(std::make_unique<Shard>(options.half_close));
     }
-    acceptor_ = std::make_unique<tcp::acceptor>(shards_[0]->context);
+    acceptor_ = std::make_unique<tcp::acceptor>(shards_[0]->context());
+    state_.options = std::move(options);
   }
   ~ServerImpl() override;
 
-  Status Listen(const std::string& listen, const tcp::endpoint& endpoint);
+  Status Listen(const tcp::endpoint& endpoint);
   void StartThreads();
 
   std::string url() const override { return url_; }
   uint16_t port() const override { return port_; }
   void SetRouter(Router router) override { state_.set_router(std::move(router)); }
+  Status ReloadTls() override;
   size_t running() const override { return state_.running; }
   size_t open_connections() const override { return state_.connections; }
   bool Drain(milliseconds limit, const std::function<void(size_t)>& progress) override;
@@ -77,7 +117,7 @@ class ServerImpl : public Server {
  private:
   asio::awaitable<void> Accept();
   void StopAccepting();
-  void OnEveryShard(void (*action)(Shard&));
+  void OnEveryShard(void (Shard::*action)());
   bool WaitUntilEmpty(milliseconds limit, const std::function<void(size_t)>& progress);
 
   ServerState state_;
@@ -89,7 +129,8 @@ class ServerImpl : public Server {
   std::vector<std::thread> threads_;
 };
 
-Status ServerImpl::Listen(const std::string& listen, const tcp::endpoint& endpoint) {
+Status ServerImpl::Listen(const tcp::endpoint& endpoint) {
+  const std::string& listen = state_.options.listen;
   error_code ec;
   acceptor_->open(endpoint.protocol(), ec);
   if (!ec) acceptor_->set_option(asio::socket_base::reuse_address(true), ec);
@@ -104,15 +145,24 @@ Status ServerImpl::Listen(const std::string& listen, const tcp::endpoint& endpoi
   if (ec) return Error{Code::kIo, "cannot listen on " + listen + ": " + ec.message()};
   port_ = acceptor_->local_endpoint(ec).port();
   const std::string host = endpoint.address().to_string();
-  url_ = "http://" + (endpoint.address().is_v6() ? "[" + host + "]" : host) + ":" +
-         std::to_string(port_);
+  url_ = (state_.tls() ? "https://" : "http://") +
+         (endpoint.address().is_v6() ? "[" + host + "]" : host) + ":" + std::to_string(port_);
+  return Status();
+}
+
+Status ServerImpl::ReloadTls() {
+  const TlsOptions& options = state_.options.tls;
+  if (options.certificate.empty()) return Status();
+  auto loaded = TlsContext::Load(options);
+  if (!loaded.ok()) return loaded.error();
+  state_.set_tls(std::move(loaded).value());
   return Status();
 }
 
 void ServerImpl::StartThreads() {
-  asio::co_spawn(shards_[0]->context, Accept(), asio::detached);
+  asio::co_spawn(shards_[0]->context(), Accept(), asio::detached);
   for (auto& shard : shards_) {
-    threads_.emplace_back([context = &shard->context] {
+    threads_.emplace_back([context = &shard->context()] {
       const auto guard = asio::make_work_guard(*context);
       context->run();
     });
@@ -120,12 +170,12 @@ void ServerImpl::StartThreads() {
 }
 
 asio::awaitable<void> ServerImpl::Accept() {
-  asio::steady_timer pause(shards_[0]->context);
+  asio::steady_timer pause(shards_[0]->context());
   for (size_t next = 0; acceptor_->is_open(); ++next) {
     Shard& shard = *shards_[next % shards_.size()];
     error_code ec;
     tcp::socket socket =
-        co_await acceptor_->async_accept(asio::any_io_executor(shard.context.get_executor()),
+        co_await acceptor_->async_accept(asio::any_io_executor(shard.context().get_executor()),
                                          asio::redirect_error(asio::use_awaitable, ec));
     if (ec == asio::error::operation_aborted) co_return;
     if (ec) {  // out of descriptors, mostly: those that close make room
@@ -134,30 +184,31 @@ asio::awaitable<void> ServerImpl::Accept() {
       continue;
     }
     const size_t open = ++state_.connections;
-    if (open > state_.limits.connections + kRefusedAtOnce) {
+    if (open > state_.options.limits.connections + kRefusedAtOnce) {
       --state_.connections;
       continue;
     }
     // Each takes itself off the count when it ends.
-    if (open > state_.limits.connections) {
-      asio::co_spawn(shard.context, RefuseConnection(std::move(socket), state_), asio::detached);
+    if (open > state_.options.limits.connections) {
+      asio::co_spawn(shard.context(), RefuseConnection(std::move(socket), state_, shard),
+                     asio::detached);
     } else {
-      asio::co_spawn(shard.context, ServeConnection(std::move(socket), state_, shard),
+      asio::co_spawn(shard.context(), ServeConnection(std::move(socket), state_, shard),
                      asio::detached);
     }
   }
 }
 
 void ServerImpl::StopAccepting() {
-  asio::post(shards_[0]->context, [this] {
+  asio::post(shards_[0]->context(), [this] {
     error_code ignored;
     acceptor_->close(ignored);
   });
 }
 
-void ServerImpl::OnEveryShard(void (*action)(Shard&)) {
+void ServerImpl::OnEveryShard(void (Shard::*action)()) {
   for (auto& shard : shards_) {
-    asio::post(shard->context, [action, raw = shard.get()] { action(*raw); });
+    asio::post(shard->context(), [action, raw = shard.get()] { (raw->*action)(); });
   }
 }
 
@@ -179,10 +230,10 @@ bool ServerImpl::WaitUntilEmpty(milliseconds limit, const std::function<void(siz
 bool ServerImpl::Drain(milliseconds limit, const std::function<void(size_t)>& progress) {
   state_.draining = true;
   StopAccepting();
-  OnEveryShard(CloseIdle);
+  OnEveryShard(&Shard::CloseIdle);
   const bool finished = WaitUntilEmpty(limit, progress);
   if (!finished) {
-    OnEveryShard(CloseAll);
+    OnEveryShard(&Shard::CloseAll);
     (void)WaitUntilEmpty(kEndTime, nullptr);
   }
   return finished;
@@ -192,10 +243,10 @@ ServerImpl::~ServerImpl() {
   if (!threads_.empty()) {
     state_.draining = true;
     StopAccepting();
-    OnEveryShard(CloseAll);
+    OnEveryShard(&Shard::CloseAll);
     (void)WaitUntilEmpty(kEndTime, nullptr);
   }
-  for (auto& shard : shards_) shard->context.stop();
+  for (auto& shard : shards_) shard->context().stop();
   for (std::thread& thread : threads_) thread.join();
 }
 
@@ -210,10 +261,15 @@ Result<std::unique_ptr<Server>> Server::Start(ServerOptions options, Router rout
                                      " without API keys: anyone who reaches it could use it; "
                                      "configure keys, or listen on 127.0.0.1"};
   }
+  if (Status status = CheckCertificates(options); !status.ok()) return status.error();
+  if (Status status = CheckOpenFiles(options.limits.connections); !status.ok()) {
+    return status.error();
+  }
   try {
-    auto server = std::make_unique<ServerImpl>(options, std::move(router), std::move(auth));
-    const Status listening = server->Listen(options.listen, *endpoint);
-    if (!listening.ok()) return listening.error();
+    auto server =
+        std::make_unique<ServerImpl>(std::move(options), std::move(router), std::move(auth));
+    if (Status status = server->ReloadTls(); !status.ok()) return status.error();
+    if (Status status = server->Listen(*endpoint); !status.ok()) return status.error();
     server->StartThreads();
     return std::unique_ptr<Server>(std::move(server));
   } catch (const std::exception& e) {
