@@ -44,8 +44,6 @@ struct UpstreamOptions {
   std::function<void(std::string_view upstream, std::string_view outcome)> on_attempt{};
 };
 
-// Errors, each naming the upstream: a secret that is not there, a bad certificate file, a bad URL.
-//
 // Prepare answers 404 (model_not_found) where the configuration has no name for the request's
 // model, and 404 (unsupported_endpoint) where the kind has no such path. PrepareOptions::headers
 // hold no credentials that this server took for itself: where the configuration passes the client's
@@ -57,8 +55,19 @@ struct UpstreamOptions {
 // incomplete replies what ReplySummary::why_not says, or upstream_timeout or upstream_broken.
 // Its report: {"upstream":ID,"attempts":[{"status":429,"micros":N} or {"cause":"connect_failed",
 // "micros":N}, ...],"request_id":"..."}.
-Result<std::unique_ptr<Backend>> MakeUpstream(const std::string& id,
-                                              const policies::UpstreamConfig& config,
-                                              UpstreamOptions options);
+class UpstreamBackend : public Backend {
+ public:
+  // A request of any other kind, as it is passed through: `path` is what follows /v1 in it, decoded
+  // ("/files/file-1"), the body the client's, with its content-type. The reply reaches the observer
+  // as it comes, unjudged: it is complete where its transfer was. 404 where the path has "." or
+  // ".." in it: it would leave what the URL names.
+  virtual Answered<std::shared_ptr<const PreparedRequest>> PreparePassThrough(
+      std::string_view method, std::string_view path, const PrepareOptions& options) const = 0;
+};
+
+// Errors, each naming the upstream: a secret that is not there, a bad certificate file, a bad URL.
+Result<std::unique_ptr<UpstreamBackend>> MakeUpstream(const std::string& id,
+                                                      const policies::UpstreamConfig& config,
+                                                      UpstreamOptions options);
 
 }  // namespace verbatim::gateway
