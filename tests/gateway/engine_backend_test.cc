@@ -128,6 +128,15 @@ TEST_F(EngineBackendTest, Refusals) {
        "context_length_exceeded", "max_tokens"},
       {Endpoint::kCompletions, R"({"model":"m","prompt":[1,99999999]})", true, "invalid_value",
        "prompt"},
+      {Endpoint::kResponses, R"({"model":"m","input":")" + many + "\"}", true,
+       "context_length_exceeded", "input"},
+      {Endpoint::kResponses, R"({"model":"m","input":"hi","max_output_tokens":256})", false,
+       "context_length_exceeded", "max_output_tokens"},
+      {Endpoint::kMessages,
+       R"({"model":"m","max_tokens":256,"messages":[{"role":"user","content":"hi"}]})", false,
+       "context_length_exceeded", "max_tokens"},
+      {Endpoint::kEmbeddings, R"({"model":"m","input":"hi"})", false, "unsupported_endpoint",
+       "model"},
   };
   for (const Case& c : cases) {
     auto prepared = Prepare(c.endpoint, c.body, c.open);
@@ -137,6 +146,68 @@ TEST_F(EngineBackendTest, Refusals) {
     EXPECT_EQ(error->code, c.code);
     EXPECT_EQ(error->param, c.param);
   }
+}
+
+// One prompt by three endpoints is one prompt, and gives one text.
+TEST_F(EngineBackendTest, EndpointsAgree) {
+  const std::string messages = R"("messages":[{"role":"user","content":"Say hi."}])";
+  const std::string system = R"({"role":"system","content":"Be brief."})";
+  const auto chat =
+      Good(Endpoint::kChatCompletions, R"({"model":"m","max_tokens":8,"messages":[)" + system +
+                                           R"(,{"role":"user","content":"Say hi."}]})");
+  const auto response =
+      Good(Endpoint::kResponses, R"({"model":"m","max_output_tokens":8,"instructions":"Be brief.",)"
+                                 R"("input":"Say hi."})");
+  const auto message = Good(
+      Endpoint::kMessages, R"({"model":"m","max_tokens":8,"system":"Be brief.",)" + messages + "}");
+  ASSERT_TRUE(chat && response && message);
+  EXPECT_EQ(json::Canonical(chat->identity()), json::Canonical(response->identity()));
+  EXPECT_EQ(json::Canonical(chat->identity()), json::Canonical(message->identity()));
+  const Trace trace = Run(*chat, 1);
+  EXPECT_EQ(trace.events, Run(*response, 1).events);
+  EXPECT_EQ(trace.events, Run(*message, 1).events);
+}
+
+TEST_F(EngineBackendTest, TheStopStringIsNamed) {
+  // Greedy, so that the text is known before a stop string is taken from it.
+  const auto body = [](const std::string& more) {
+    return R"({"model":"m","max_tokens":12,"temperature":0,)" + more +
+           R"("messages":[{"role":"user","content":"Count from one to nine."}]})";
+  };
+  const auto text = [](const Trace& trace) {
+    std::string joined;
+    for (const TraceEvent& event : trace.events) joined += event.text;
+    return joined;
+  };
+  const Trace whole = Run(*Good(Endpoint::kMessages, body("")), 0);
+  const std::string all = text(whole);
+  ASSERT_GE(all.size(), 8u);
+  const std::string stop = all.substr(4, 3);
+  const Trace cut =
+      Run(*Good(Endpoint::kMessages, body("\"stop_sequences\":[" + json::Quote(stop) + "],")), 0);
+  EXPECT_EQ(cut.events.back().finish_reason, "stop");
+  EXPECT_EQ(cut.events.back().stop, stop);
+  EXPECT_EQ(text(cut), all.substr(0, all.find(stop)));
+  EXPECT_EQ(whole.events.back().stop, "");
+}
+
+TEST_F(EngineBackendTest, TokensAreCountedWithoutARun) {
+  const std::string messages = R"("messages":[{"role":"user","content":"Say hi."}]})";
+  const auto message = Good(Endpoint::kMessages, R"({"model":"m","max_tokens":8,)" + messages);
+  const auto count = Good(Endpoint::kCountTokens, R"({"model":"m",)" + messages);
+  ASSERT_TRUE(message && count);
+  const Trace trace = Run(*count, 1);
+  EXPECT_EQ(trace.Generated(), 0u);
+  EXPECT_EQ(trace.prompt_tokens, message->prompt_tokens());
+  EXPECT_GT(trace.prompt_tokens, 3u);
+  // More than the context holds is a number too.
+  std::string many;
+  for (int i = 0; i < 300; ++i) many += "hello ";
+  const auto large =
+      Good(Endpoint::kCountTokens,
+           R"({"model":"m","messages":[{"role":"user","content":")" + many + "\"}]}");
+  ASSERT_TRUE(large);
+  EXPECT_GT(large->prompt_tokens(), 256u);
 }
 
 // A completion's prompt is the caller's whole prompt, control tokens included; a message is text.

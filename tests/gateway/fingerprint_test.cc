@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/crypto.h"
+#include "gateway/endpoint.h"
 #include "tests/base/vectors.h"
 
 namespace verbatim::gateway {
@@ -205,10 +206,13 @@ TEST(Fingerprint, WhatIsAroundTheRequestCounts) {
   expect_new("another key", base, "secret2");
 }
 
-TEST(Fingerprint, OtherEndpointsExcludeNothing) {
-  EXPECT_NE(Print(R"({"stream":true})", "/v1/responses"), Print(R"({})", "/v1/responses"));
-  EXPECT_NE(Print(R"({"user":"a"})", "/v1/responses"), Print(R"({})", "/v1/responses"));
-  for (const ExcludedField& f : ExcludedFields(kChat)) EXPECT_FALSE(f.reason.empty()) << f.field;
+TEST(Fingerprint, OtherPathsExcludeNothing) {
+  EXPECT_NE(Print(R"({"stream":true})", "/v1/other"), Print(R"({})", "/v1/other"));
+  for (const Endpoint endpoint : AllEndpoints()) {
+    for (const ExcludedField& f : ExcludedFields(EndpointPath(endpoint))) {
+      EXPECT_FALSE(f.reason.empty()) << f.field;
+    }
+  }
 }
 
 TEST(Fingerprint, NamesOfAnswers) {

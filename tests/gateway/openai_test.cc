@@ -312,11 +312,22 @@ TEST(OpenAiWire, IgnoredHeaderIsSafe) {
 
 TEST(OpenAiWire, TableIsConsistent) {
   for (const Field& f : KnownFields()) {
-    EXPECT_TRUE(f.endpoints >= kChat && f.endpoints <= kBoth) << f.name;
+    EXPECT_TRUE(f.endpoints > 0 && f.endpoints <= kAllFields) << f.name;
     EXPECT_TRUE(f.effect == Effect::kRefused || f.neutral.empty()) << f.name;
-    for (const int endpoint : {kChat, kCompletions}) {
-      const Field* want = (f.endpoints & endpoint) != 0 ? &f : FindField(f.name, endpoint);
-      EXPECT_EQ(FindField(f.name, endpoint), want) << f.name;
+    const size_t dot = f.name.find('.');
+    for (int endpoint = 1; endpoint < kAllFields; endpoint *= 2) {
+      if ((f.endpoints & endpoint) == 0) continue;
+      if (dot == f.name.npos) {
+        EXPECT_EQ(FindField(f.name, endpoint), &f) << f.name;
+        continue;
+      }
+      const std::string_view object = f.name.substr(0, dot);
+      EXPECT_EQ(FindMember(object, f.name.substr(dot + 1), endpoint), &f) << f.name;
+      EXPECT_TRUE(HasMembers(object, endpoint)) << f.name;
+      const Field* parent = FindField(object, endpoint);
+      ASSERT_TRUE(parent) << f.name;
+      EXPECT_EQ(parent->kind, FieldKind::kObject) << f.name;
+      EXPECT_EQ(FindField(f.name, endpoint), nullptr) << f.name;
     }
   }
 }
