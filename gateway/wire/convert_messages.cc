@@ -288,7 +288,7 @@ std::optional<std::string> MessageWriter::Run() {
 
 std::optional<Value> MergeMessageEvents(std::string_view stream, Unknown unknown) {
   MessageMerger merger(unknown);
-  for (const SsePiece& piece : ParseEventStream(stream)) {
+  for (const SsePiece& piece : ParseEventStream(stream, true)) {
     if (piece.event && !merger.Take(*piece.event)) return std::nullopt;
   }
   return merger.Finish();

@@ -75,7 +75,8 @@ Value OfMessage(const Value& message) {
   Said said;
   said.finish_reason = FindText(message, "stop_reason");
   const Value* content = FindArray(message, "content");
-  for (const Value& block : content ? content->items() : json::Array()) {
+  if (content == nullptr) return std::move(said).Choice();
+  for (const Value& block : content->items()) {
     const std::string_view type = FindText(block, "type");
     if (type == "text") said.text += FindText(block, "text");
     if (type == "thinking") said.reasoning += FindText(block, "thinking");
@@ -98,7 +99,8 @@ Value OfResponse(const Value& response) {
   Said said;
   said.finish_reason = FindText(response, "status");
   const Value* output = FindArray(response, "output");
-  for (const Value& item : output ? output->items() : json::Array()) {
+  if (output == nullptr) return std::move(said).Choice();
+  for (const Value& item : output->items()) {
     const std::string_view type = FindText(item, "type");
     if (type == "message") {
       AddParts(item.Find("content"), "output_text", "text", said.text);

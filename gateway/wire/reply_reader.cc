@@ -310,14 +310,16 @@ void Judge::Fill(bool whole, ReplySummary& summary) {
 }  // namespace
 
 struct ReplyReader::State {
-  State(Endpoint endpoint, bool is_streamed, const ReplyOptions& given)
-      : streamed(is_streamed),
+  State(Endpoint of, bool is_streamed, const ReplyOptions& given)
+      : endpoint(of),
+        streamed(is_streamed),
         options(given),
         parser(given.max_event_bytes),
-        judge(endpoint, given.choices) {}
+        judge(of, given.choices) {}
 
   void Judged(std::vector<SsePiece>& from, std::vector<ReplyPiece>& out);
 
+  const Endpoint endpoint;
   const bool streamed;
   const ReplyOptions options;
   SseParser parser;
@@ -370,6 +372,10 @@ ReplySummary ReplyReader::Finish(bool whole, std::vector<ReplyPiece>& rest) {
     std::vector<SsePiece> pieces;
     s.parser.Finish(pieces);
     s.Judged(pieces, rest);
+    const std::optional<SseEvent>& last = s.parser.unfinished();
+    if (s.endpoint == Endpoint::kMessages && last && last->type == "message_stop") {
+      s.judge.TakeEvent(*last);
+    }
   } else if (!s.too_large) {
     if (whole && !s.body.empty()) s.judge.TakeBody(s.body);
     if (!s.body.empty()) rest.push_back({std::move(s.body), whole});

@@ -16,7 +16,7 @@
 //
 // and in none of them an error: an `error` event, an `error` member that is not null, or the
 // finish_reason "error". What follows the end of a stream is passed on and not read. The end counts
-// only with its blank line.
+// only with its blank line; of messages its line is enough (recordings of the vendor's end so).
 //
 // The reader keeps no more than judging needs: of a stream the event that is arriving, of a plain
 // body all of it, which Finish hands over. One reader per reply; no thread safety, no I/O.

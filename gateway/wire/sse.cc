@@ -26,6 +26,7 @@ void SseParser::Feed(std::string_view bytes, std::vector<SsePiece>& out) {
 void SseParser::Finish(std::vector<SsePiece>& out) {
   if (too_large_) return;
   Take(true, out);
+  if (has_data_ && line_ == buffer_.size()) unfinished_ = TakeEvent();
   if (!buffer_.empty()) out.push_back({std::exchange(buffer_, {}), std::nullopt});
 }
 
@@ -120,20 +121,23 @@ void SseParser::Cut(std::vector<SsePiece>& out) {
   }
   piece.bytes = buffer_.substr(piece_, line_ - piece_);
   piece_ = line_;
-  if (has_data_) {
-    if (type_.empty()) type_ = "message";
-    piece.event = SseEvent{std::move(type_), std::move(data_), id_};
-  }
+  if (has_data_) piece.event = TakeEvent();
   has_data_ = false;
   type_.clear();
   data_.clear();
 }
 
-std::vector<SsePiece> ParseEventStream(std::string_view stream) {
+SseEvent SseParser::TakeEvent() {
+  if (type_.empty()) type_ = "message";
+  return {std::move(type_), std::move(data_), id_};
+}
+
+std::vector<SsePiece> ParseEventStream(std::string_view stream, bool unfinished) {
   SseParser parser(stream.size());
   std::vector<SsePiece> pieces;
   parser.Feed(stream, pieces);
   parser.Finish(pieces);
+  if (unfinished && parser.unfinished()) pieces.back().event = parser.unfinished();
   return pieces;
 }
 

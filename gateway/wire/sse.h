@@ -42,6 +42,10 @@ class SseParser {
   // event. Nothing may be fed afterwards.
   void Finish(std::vector<SsePiece>& out);
 
+  // After Finish: the event at the very end whose lines are all there, but whose blank line is not.
+  // By WHATWG it is dropped.
+  const std::optional<SseEvent>& unfinished() const { return unfinished_; }
+
   // A piece was too long. It and everything after it is given as it is fed, without events.
   bool too_large() const { return too_large_; }
   // Of the last valid `retry` line, in milliseconds.
@@ -56,6 +60,7 @@ class SseParser {
   bool NextLine(bool at_end, std::string_view& line);
   void TakeField(std::string_view line);
   void Cut(std::vector<SsePiece>& out);
+  SseEvent TakeEvent();
 
   const size_t max_event_bytes_;
   std::string buffer_;             // from the first byte of the piece that is not complete
@@ -69,9 +74,11 @@ class SseParser {
   bool has_data_ = false;
   std::string type_, data_, id_;
   std::optional<uint64_t> retry_;
+  std::optional<SseEvent> unfinished_;
 };
 
-// A whole stream at once; the bytes of an unfinished event at its end are the last piece.
-std::vector<SsePiece> ParseEventStream(std::string_view stream);
+// A whole stream at once; the bytes of an unfinished event at its end are the last piece, which
+// has the event where `unfinished` says so.
+std::vector<SsePiece> ParseEventStream(std::string_view stream, bool unfinished = false);
 
 }  // namespace verbatim::gateway
