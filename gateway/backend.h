@@ -110,6 +110,8 @@ class PreparedRequest {
   virtual bool external() const { return false; }
   // The stream that comes has usage in it (OpenAI's include_usage), whether or not the client asked.
   virtual bool requests_usage() const { return false; }
+  // Preparing an equal request again, at any time, comes to the same: nothing read the clock.
+  virtual bool timeless() const { return false; }
 
   // Who answers, as the fingerprint holds it: only what can change an answer.
   virtual const json::Value& identity() const = 0;

@@ -53,8 +53,8 @@ class HitCache {
 
   const store::Ledger& ledger_;
   const uint64_t limit_;
-  mutable std::mutex mutex_;  // guards what follows
-  std::list<Held> held_;      // newest use first
+  mutable std::mutex mutex_;                                                // guards what follows
+  std::list<Held> held_;                                                    // newest use first
   std::unordered_map<std::string_view, std::list<Held>::iterator> by_key_;  // into Held::key
   uint64_t bytes_ = 0;
   uint64_t generation_ = 0;  // how often something was forgotten

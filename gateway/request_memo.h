@@ -1,13 +1,12 @@
 // What preparing a request came to, remembered by the request's own bytes, so that an equal request
 // need not be parsed, rendered, tokenised and canonicalised again to find its fingerprint.
 //
-// Equal means: the same endpoint, principal, path, query, headers but for those that nobody reads,
-// and body. The configuration is that of the memo's owner: with another one comes another memo.
-// Only what depends on nothing else may be remembered: not what read the clock
-// (PreparedRequest::timeless). What depends on time (the age of a hit, limits, the store) is
-// decided anew for each request. A memo holds no payload: fingerprints, names, and how the answer
-// is to be sent. Bounded by bytes; the least recently used go first. Any thread may call anything
-// here.
+// Equal means: the same endpoint, principal, path, query, body, and headers but for those that
+// never count. The configuration is that of the memo's owner: with another one comes another memo.
+// What read the clock is not remembered (PreparedRequest::timeless); what depends on time (the age
+// of a hit, limits, the store) is decided anew for each request. A memo holds no prompt and no
+// answer: fingerprints, names, and how the answer is to be sent. Bounded by bytes; the least
+// recently used go first. Any thread may call anything here.
 #pragma once
 
 #include <cstdint>
@@ -30,12 +29,15 @@ class RequestMemo {
   // SHA-256 over everything of `http` that preparing it may depend on.
   static Digest KeyOf(Endpoint endpoint, const Request& http);
 
-  // The call that an equal request became, without what is a request's own (id, body, principal,
-  // time); null where none is known.
-  std::shared_ptr<const Call> Find(const Digest& key);
+  // What an equal request of a principal with the same grant came to, or null. It can serve a hit,
+  // and cannot run.
+  std::shared_ptr<const Call> Find(const Digest& key, const Principal& principal);
 
-  // Remembers `call`, which has its fingerprint. What cannot be remembered is not.
+  // Remembers what `call`, a hit, came to. What cannot be remembered is not.
   void Remember(const Digest& key, const Call& call);
+
+  // Makes `call`, just accepted, what `known` was once it had its fingerprint.
+  static void Resume(const Call& known, Call& call);
 
  private:
   struct Held {
@@ -46,6 +48,8 @@ class RequestMemo {
   struct Hash {
     size_t operator()(const Digest& key) const { return ReadU64(AsBytes(key)); }
   };
+
+  void Drop(std::list<Held>::iterator held);
 
   const uint64_t limit_;
   std::mutex mutex_;      // guards what follows

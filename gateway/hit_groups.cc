@@ -1,0 +1,88 @@
+#include "gateway/hit_groups.h"
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/associated_executor.hpp>
+#include <boost/asio/async_result.hpp>
+#include <boost/asio/dispatch.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/query.hpp>
+#include <boost/asio/this_coro.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <functional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "gateway/wakeup.h"
+
+namespace verbatim::gateway {
+
+namespace asio = boost::asio;
+
+namespace {
+
+// So that nobody waits for a thousand others' encryption.
+constexpr size_t kMaxGroup = 64;
+
+}  // namespace
+
+struct HitGroups::Group {
+  std::mutex mutex;     // guards what follows; one executor's coroutines may run on many threads
+  bool closed = false;  // written, or being written: takes no more
+  std::vector<store::HitRequest> hits;
+  std::vector<std::function<void(Status)>> waiting;  // in the order of `hits`
+
+  // Adds a hit and who waits for it; false where it takes no more.
+  bool Add(store::HitRequest& hit, std::function<void(Status)>& done) {
+    std::lock_guard lock(mutex);
+    if (closed || hits.size() >= kMaxGroup) return false;
+    hits.push_back(std::move(hit));
+    waiting.push_back(std::move(done));
+    return true;
+  }
+};
+
+std::pair<std::shared_ptr<HitGroups::Group>, bool> HitGroups::Open(
+    asio::execution_context& context, const std::shared_ptr<Group>& full) {
+  std::lock_guard lock(mutex_);
+  std::weak_ptr<Group>& open = open_[&context];
+  std::shared_ptr<Group> group = open.lock();
+  if (group && group != full) return {std::move(group), false};
+  group = std::make_shared<Group>();
+  open = group;
+  return {std::move(group), true};
+}
+
+asio::awaitable<Status> HitGroups::Record(store::HitRequest hit) {
+  if (hit.strict) {
+    co_return co_await AwaitCallback<Status>([&](std::function<void(Status)> done) {
+      ledger_.RecordHitAsync(std::move(hit), std::move(done));
+    });
+  }
+  auto start = [this, &hit](auto handler) {
+    const asio::any_io_executor executor = asio::get_associated_executor(handler);
+    // The handler may only be moved, std::function wants copies; it is called once.
+    auto shared = std::make_shared<decltype(handler)>(std::move(handler));
+    std::function<void(Status)> done = [shared, executor](Status status) {
+      asio::dispatch(executor, [shared, status = std::move(status)]() mutable {
+        std::move (*shared)(std::move(status));
+      });
+    };
+    asio::execution_context& context = asio::query(executor, asio::execution::context);
+    auto [group, made] = Open(context, nullptr);
+    while (!group->Add(hit, done)) std::tie(group, made) = Open(context, group);
+    if (!made) return;
+    asio::post(executor, [this, group = std::move(group)] {
+      {
+        std::lock_guard lock(group->mutex);
+        group->closed = true;
+      }
+      std::vector<Status> statuses = ledger_.RecordHits(group->hits);
+      for (size_t i = 0; i < statuses.size(); ++i) group->waiting[i](std::move(statuses[i]));
+    });
+  };
+  co_return co_await asio::async_initiate<const asio::use_awaitable_t<>&, void(Status)>(
+      start, asio::use_awaitable);
+}
+
+}  // namespace verbatim::gateway

@@ -1,0 +1,159 @@
+#include "gateway/request_memo.h"
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/check.h"
+#include "base/crypto.h"
+
+namespace verbatim::gateway {
+
+namespace {
+
+// Of the list's node, the map's, the call's own members, and what allocations round up.
+constexpr uint64_t kOverhead = sizeof(Call) + 1024;
+
+// Headers that differ between requests of one client and never count: what the body says already,
+// tracing, and clients' counting of their attempts (upstream/header_rules.h).
+constexpr std::string_view kNeverCount[] = {"content-length", "date",
+                                            "traceparent",    "tracestate",
+                                            "x-request-id",   "x-stainless-retry-count"};
+
+void AppendText(std::string& out, std::string_view text) {
+  AppendU64(out, text.size());
+  out += text;
+}
+
+// What a hit needs to know of a prepared request.
+class Remembered : public PreparedRequest {
+ public:
+  explicit Remembered(const PreparedRequest& from)
+      : reuse_(from.reuse()),
+        external_(from.external()),
+        system_fingerprint_(from.system_fingerprint()),
+        choices_(from.choices()),
+        prompt_tokens_(from.prompt_tokens()),
+        parameters_(from.parameters()),
+        description_(from.description()),
+        model_digest_(from.model_digest()),
+        numerics_(from.numerics()) {}
+
+  Reuse reuse() const override { return reuse_; }
+  bool external() const override { return external_; }
+  bool timeless() const override { return true; }
+  const json::Value& identity() const override { CHECK(false); }
+  std::string system_fingerprint() const override { return system_fingerprint_; }
+  uint32_t choices() const override { return choices_; }
+  uint32_t prompt_tokens() const override { return prompt_tokens_; }
+  json::Value parameters() const override { return parameters_; }
+  json::Value description() const override { return description_; }
+  std::string model_digest() const override { return model_digest_; }
+  std::string numerics() const override { return numerics_; }
+  Answered<std::unique_ptr<Run>> Start(const RunOptions&, RunObserver) const override {
+    CHECK(false);
+  }
+
+  uint64_t bytes() const {
+    return sizeof(*this) + system_fingerprint_.size() + model_digest_.size() + numerics_.size() +
+           json::Serialize(parameters_).size() * 8 + json::Serialize(description_).size() * 8;
+  }
+
+ private:
+  const Reuse reuse_;
+  const bool external_;
+  const std::string system_fingerprint_;
+  const uint32_t choices_, prompt_tokens_;
+  const json::Value parameters_, description_;
+  const std::string model_digest_, numerics_;
+};
+
+}  // namespace
+
+Digest RequestMemo::KeyOf(Endpoint endpoint, const Request& http) {
+  std::string text("verbatim-memo-1");
+  text.reserve(2048 + http.body.size());
+  text += static_cast<char>(endpoint);
+  const Principal& principal = http.principal;
+  for (const std::string* part :
+       {&principal.tenant, &principal.subject, &principal.key_id, &http.path, &http.query}) {
+    AppendText(text, *part);
+  }
+  text += static_cast<char>(principal.roles);
+  AppendU64(text, principal.groups.size());
+  for (const std::string& group : principal.groups) AppendText(text, group);
+  for (const auto& [name, value] : http.headers) {
+    if (std::find(std::begin(kNeverCount), std::end(kNeverCount), name) != std::end(kNeverCount)) {
+      continue;
+    }
+    AppendText(text, name);
+    AppendText(text, value);
+  }
+  // No length can be this: the end of the headers.
+  AppendU64(text, UINT64_MAX);
+  text += http.body;
+  return Sha256(text);
+}
+
+std::shared_ptr<const Call> RequestMemo::Find(const Digest& key, const Principal& principal) {
+  std::lock_guard lock(mutex_);
+  const auto found = by_key_.find(key);
+  if (found == by_key_.end()) return nullptr;
+  // Held, so that no other grant can stand at its address.
+  if (found->second->call->principal.grant != principal.grant) return nullptr;
+  held_.splice(held_.begin(), held_, found->second);
+  return found->second->call;
+}
+
+void RequestMemo::Remember(const Digest& key, const Call& call) {
+  if (limit_ == 0 || !call.prepared->timeless()) return;
+  const auto prepared = std::make_shared<const Remembered>(*call.prepared);
+  auto known = std::make_shared<Call>();
+  known->endpoint = call.endpoint;
+  known->principal.grant = call.principal.grant;
+  known->cache = call.cache;
+  known->decision = call.decision;
+  known->decision.request = {};
+  known->request.endpoint = call.request.endpoint;
+  known->request.model = call.request.model;
+  known->request.stream = call.request.stream;
+  known->request.include_usage = call.request.include_usage;
+  known->request.ignored = call.request.ignored;
+  known->prepared = prepared;
+  known->fingerprint = call.fingerprint;
+  known->seed = call.seed;
+  known->head = call.head;
+  uint64_t bytes = kOverhead + prepared->bytes() + call.request.model.size() +
+                   call.decision.name_space.size() + call.head.id.size() + call.head.model.size();
+  for (const auto* names : {&call.request.ignored, &call.decision.changed}) {
+    for (const std::string& name : *names) bytes += sizeof(name) + name.size();
+  }
+  if (bytes > limit_ / 4) return;
+
+  std::lock_guard lock(mutex_);
+  if (const auto old = by_key_.find(key); old != by_key_.end()) Drop(old->second);
+  held_.push_front({key, std::move(known), bytes});
+  by_key_.emplace(key, held_.begin());
+  bytes_ += bytes;
+  while (bytes_ > limit_) Drop(std::prev(held_.end()));
+}
+
+void RequestMemo::Resume(const Call& known, Call& call) {
+  call.cache = known.cache;
+  call.decision = known.decision;
+  call.request = known.request;
+  call.prepared = known.prepared;
+  call.fingerprint = known.fingerprint;
+  call.seed = known.seed;
+  call.head = known.head;
+}
+
+void RequestMemo::Drop(std::list<Held>::iterator held) {
+  bytes_ -= held->bytes;
+  by_key_.erase(held->key);
+  held_.erase(held);
+}
+
+}  // namespace verbatim::gateway
