@@ -37,6 +37,15 @@ ServerOptions ToServerOptions(const policies::ServerConfig& config) {
   const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
   options.threads = config.threads > 0 ? static_cast<int>(ToU32(config.threads))
                                        : static_cast<int>(std::min(cores, kMaxIoThreads));
+  options.tls.certificate = config.tls.certificate;
+  options.tls.key = config.tls.key;
+  options.tls.client_ca = config.tls.client_ca;
+  using Clients = TlsOptions::Clients;
+  if (config.tls.client_certificates == "optional") options.tls.clients = Clients::kOptional;
+  if (config.tls.client_certificates == "required") options.tls.clients = Clients::kRequired;
+  options.tls.min_version = config.tls.min_version == "1.3" ? 13 : 12;
+  options.operator_certificates = config.tls.operator_certificates;
+  options.half_close = config.half_close;
   options.limits.header_bytes = config.header_bytes;
   options.limits.header_count = config.header_count;
   options.limits.body_bytes = config.body_bytes;

@@ -17,14 +17,26 @@ struct ModelConfig {
   std::string fidelity;  // "wba16", "w8a16", "w16a16"; "": the default for the file
 };
 
+// Files are PEM; relative paths are taken from the configuration's folder.
+struct ServerTlsConfig {
+  std::string certificate;  // with its chain; "": no TLS
+  std::string key;
+  std::string client_ca;                     // who signs client certificates
+  std::string client_certificates = "none";  // "none", "optional", "required"
+  std::string min_version = "1.2";           // "1.2", "1.3"
+  bool operator_certificates = false;        // routes of operators and auditors demand one
+};
+
 struct ServerConfig {
   std::string listen = "127.0.0.1:8080";  // HOST:PORT
   uint64_t threads = 0;                   // that serve connections; 0: one per core
+  ServerTlsConfig tls;
+  bool half_close = false;  // a client that only sends no more has not hung up
   // Limits
   uint64_t header_bytes = 64 << 10;
   uint64_t header_count = 100;
   uint64_t body_bytes = 8 << 20;
-  uint64_t connections = 4096;
+  uint64_t connections = 8192;
   // Timeouts
   uint64_t header_ms = 10'000;
   uint64_t body_ms = 60'000;

@@ -178,6 +178,19 @@ Row ModelsRow(std::string path, std::map<std::string, ModelConfig>& slot) {
           }};
 }
 
+// Versions look like numbers, and need no quotes here.
+Row TlsVersionRow(std::string path, std::string& slot) {
+  return {std::move(path), "1.2, 1.3",
+          [&slot](const Node& n) -> MaybeProblem {
+            if (n.kind != Node::Kind::kScalar || (n.text != "1.2" && n.text != "1.3")) {
+              return NotAllowed(n);
+            }
+            slot = n.text;
+            return std::nullopt;
+          },
+          [&slot] { return json::Value(slot); }};
+}
+
 }  // namespace
 
 std::vector<Row> PolicyRows(Policy& p) {
@@ -216,6 +229,14 @@ std::vector<Row> ConfigRows(Config& c) {
   return {
       Text("server.listen", s.listen, "HOST:PORT", IsListen),
       Integer("server.threads", s.threads, 0, 1024),
+      Text("server.tls.certificate", s.tls.certificate, "a PEM file's name", Anything),
+      Text("server.tls.key", s.tls.key, "a PEM file's name", Anything),
+      Text("server.tls.client_ca", s.tls.client_ca, "a PEM file's name", Anything),
+      Choice("server.tls.client_certificates", s.tls.client_certificates,
+             {"none", "optional", "required"}),
+      TlsVersionRow("server.tls.min_version", s.tls.min_version),
+      Flag("server.tls.operator_certificates", s.tls.operator_certificates),
+      Flag("server.half_close", s.half_close),
       Integer("server.limits.header_bytes", s.header_bytes, 1024, 16 << 20),
       Integer("server.limits.header_count", s.header_count, 10, 10'000),
       Integer("server.limits.body_bytes", s.body_bytes, 1024, kMaxBytes),

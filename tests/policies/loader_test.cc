@@ -193,6 +193,8 @@ server:
   listen: 0.0.0.0:9000
   threads: 2
   limits: {body_bytes: 2048, connections: 5}
+  tls: {certificate: tls/cert.pem, key: /etc/key.pem, client_ca: ca.pem, client_certificates: optional,
+        min_version: 1.3, operator_certificates: true}
   timeouts: {keep_alive_ms: 7}
 data: store
 models:
@@ -208,6 +210,12 @@ policy: strict
   EXPECT_EQ(c->server.threads, 2u);
   EXPECT_EQ(c->server.body_bytes, 2048u);
   EXPECT_EQ(c->server.connections, 5u);
+  EXPECT_EQ(c->server.tls.certificate, "/etc/verbatim/tls/cert.pem");
+  EXPECT_EQ(c->server.tls.key, "/etc/key.pem");
+  EXPECT_EQ(c->server.tls.client_certificates, "optional");
+  EXPECT_EQ(c->server.tls.min_version, "1.3");
+  EXPECT_TRUE(c->server.tls.operator_certificates);
+  EXPECT_FALSE(c->server.half_close);
   EXPECT_EQ(c->server.keep_alive_ms, 7u);
   EXPECT_EQ(c->server.header_ms, 10'000u);
   EXPECT_EQ(c->data, "/etc/verbatim/store");
