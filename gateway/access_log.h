@@ -72,7 +72,7 @@ class AccessLog {
   // Opens the target anew, as after its rotation; lines written before it go to the old one. On an
   // error the old one stays.
   Status Reopen(const std::string& target);
-  // Blocks until everything written before is in the kernel's hands.
+  // Blocks until everything written before is in the kernel's hands, for at most a second.
   void Flush();
   uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
 
@@ -80,6 +80,7 @@ class AccessLog {
   struct Target;
   explicit AccessLog(size_t buffer_bytes) : limit_(buffer_bytes) {}
   void Run();
+  std::string_view WriteOut(const Target& target, std::string_view lines);
 
   const size_t limit_;
   std::atomic<bool> enabled_ = false;
@@ -88,7 +89,7 @@ class AccessLog {
   std::condition_variable changed_, written_;
   std::string buffer_;
   std::shared_ptr<Target> target_;
-  bool writing_ = false, stopping_ = false;
+  bool writing_ = false, hurry_ = false, stopping_ = false;
   std::thread thread_;
 };
 

@@ -114,6 +114,13 @@ class SeriesOf {
   const Make make_;
 };
 
+// What every answered request with the same labels counts in: found together.
+struct AnsweredSeries {
+  prometheus::Counter& requests;
+  prometheus::Histogram& duration;
+  prometheus::Histogram& server_duration;
+};
+
 using Counters = SeriesOf<prometheus::Counter>;
 using Histograms = SeriesOf<prometheus::Histogram>;
 using Gauges = SeriesOf<prometheus::Gauge>;
@@ -231,6 +238,11 @@ struct Metrics::State {
                   Gauge(registry, "verbatim_upstream_breaker_state",
                         "Circuit breaker: 0 closed, 1 half open, 2 open")};
 
+  std::shared_mutex answered_mutex;  // guards answered
+  std::unordered_map<std::string, AnsweredSeries, TextHash, std::equal_to<>> answered;
+  prometheus::Counter& saved_prompt = tokens_saved({"prompt"});
+  prometheus::Counter& saved_generated = tokens_saved({"generated"});
+
   std::shared_mutex names_mutex;  // guards models and upstreams
   std::set<std::string, std::less<>> models, upstreams;
 
@@ -247,6 +259,28 @@ struct Metrics::State {
   }
   std::string_view Provider(std::string_view upstream) {
     return upstream.empty() ? "verbatim" : Upstream(upstream);
+  }
+
+  AnsweredSeries Answered(const AnsweredRequest& request, std::string_view operation,
+                          std::string_view provider, std::string_view model) {
+    std::string key;
+    for (const std::string_view part :
+         {request.endpoint, request.cache, provider, model, request.error_type}) {
+      key.append(part).push_back('\xFF');
+    }
+    key += static_cast<char>(request.status >> 8);
+    key += static_cast<char>(request.status);
+    {
+      const std::shared_lock lock(answered_mutex);
+      if (const auto at = answered.find(key); at != answered.end()) return at->second;
+    }
+    const AnsweredSeries series{
+        requests({request.endpoint, request.cache, std::to_string(request.status)}),
+        duration({request.cache}),
+        server_duration({operation, provider, model, request.error_type})};
+    const std::unique_lock lock(answered_mutex);
+    if (answered.size() < kMaxSeries) answered.emplace(std::move(key), series);
+    return series;
   }
 };
 
@@ -268,12 +302,13 @@ void Metrics::SetNames(std::vector<std::string> models, std::vector<std::string>
 
 void Metrics::CountAnswered(const AnsweredRequest& request) {
   State& s = *state_;
-  CountRequest(request.endpoint, request.cache, request.status);
-  ObserveDuration(request.cache, request.seconds);
   const std::string_view operation = OperationName(request.endpoint);
   const std::string_view model = s.Model(request.model);
   const std::string_view provider = s.Provider(request.provider);
-  s.server_duration({operation, provider, model, request.error_type}).Observe(request.seconds);
+  const AnsweredSeries series = s.Answered(request, operation, provider, model);
+  series.requests.Increment();
+  series.duration.Observe(request.seconds);
+  series.server_duration.Observe(request.seconds);
   const auto output = static_cast<double>(request.output_tokens);
   if (request.first_token_seconds >= 0) {
     ObserveFirstToken(request.cache, request.first_token_seconds);
@@ -286,8 +321,8 @@ void Metrics::CountAnswered(const AnsweredRequest& request) {
   if (request.prompt_tokens == 0 && request.output_tokens == 0) return;
   const auto prompt = static_cast<double>(request.prompt_tokens);
   if (request.cache == "hit" || request.cache == "shared") {
-    s.tokens_saved({"prompt"}).Increment(prompt);
-    s.tokens_saved({"generated"}).Increment(output);
+    s.saved_prompt.Increment(prompt);
+    s.saved_generated.Increment(output);
     return;
   }
   CountTokens(request.prompt_tokens, request.output_tokens);

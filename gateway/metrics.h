@@ -21,12 +21,12 @@ namespace verbatim::gateway {
 
 // A generation request whose answer has ended.
 struct AnsweredRequest {
-  std::string_view endpoint;        // "/v1/chat/completions"
+  std::string_view endpoint{};      // "/v1/chat/completions"
   std::string_view cache = "none";  // hit, miss, shared, observed, bypass or none
   int status = 0;                   // of HTTP; 499: the client went away
-  std::string_view model;           // as it is served here
-  std::string_view provider;        // the upstream's id; "": the embedded engine
-  std::string_view error_type;      // "": none; a short code, as the ledger's outcomes
+  std::string_view model{};         // as it is served here
+  std::string_view provider{};      // the upstream's id; "": the embedded engine
+  std::string_view error_type{};    // "": none; a short code, as the ledger's outcomes
   double seconds = 0;               // from the request's header to the answer's last byte
   double first_token_seconds = -1;  // to its first token; below 0: it is no stream, or had none
   uint64_t prompt_tokens = 0, output_tokens = 0;  // as far as known
@@ -34,12 +34,12 @@ struct AnsweredRequest {
 
 // One try of a request at an upstream.
 struct UpstreamAttempt {
-  std::string_view upstream;
-  std::string_view model;
-  std::string_view endpoint;
+  std::string_view upstream{};
+  std::string_view model{};
+  std::string_view endpoint{};
   // "": it answered with a complete answer; else a short code: connect, tls, timeout_first_byte,
   // status_429, incomplete, cancelled, breaker_open, ...
-  std::string_view error_type;
+  std::string_view error_type{};
   double seconds = 0;  // to the end of the answer, or until it failed
   bool retry = false;  // not the request's first one
 };

@@ -29,7 +29,7 @@ namespace verbatim::gateway {
 
 struct RefusalOptions {
   int64_t interval_micros = 60'000'000;
-  std::string manifest;                            // digest in hex, for the intervals' leaves
+  std::string manifest{};                          // digest in hex, for the intervals' leaves
   std::function<int64_t()> now = MonotonicMicros;  // microseconds; tests set it
 };
 
