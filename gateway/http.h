@@ -149,7 +149,8 @@ class Router {
   }
 
  private:
-  std::vector<Route> routes_;
+  std::vector<Route> routes_;  // literal patterns before those with a parameter before tails
+  size_t literals_ = 0;
   RefusedCallback on_refused_;
 };
 

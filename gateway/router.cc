@@ -34,7 +34,8 @@ bool Matches(std::string_view pattern, std::string_view path, std::vector<std::s
     const std::string_view got = NextSegment(path);
     if (want == "{}") {
       if (got.empty() || !AppendDecoded(got, params)) return false;
-    } else {
+    } else if (got != want) {
+      if (got.find('%') == std::string_view::npos) return false;
       const Result<std::string> decoded = PercentDecode(got);
       if (!decoded.ok() || *decoded != want) return false;
     }
@@ -48,6 +49,10 @@ int Looseness(const std::string& pattern) {
   return pattern.find("{}") != std::string::npos ? 1 : 0;
 }
 
+bool Fits(const Route& route, std::string_view method) {
+  return route.method == method || (route.method == "GET" && method == "HEAD");
+}
+
 }  // namespace
 
 void Router::Add(Route route) {
@@ -59,22 +64,30 @@ void Router::Add(Route route) {
   const auto place = std::find_if(routes_.begin(), routes_.end(), [&](const Route& other) {
     return Looseness(other.pattern) > Looseness(route.pattern);
   });
+  if (Looseness(route.pattern) == 0) ++literals_;
   routes_.insert(place, std::move(route));
 }
 
 Router::Match Router::Find(std::string_view method, std::string_view raw_path) const {
   Match match;
   if (!raw_path.starts_with("/")) return match;
+  // Most requests name a literal path, without escapes.
+  for (size_t i = 0; i < literals_; ++i) {
+    if (routes_[i].pattern == raw_path && Fits(routes_[i], method)) {
+      match.route = &routes_[i];
+      return match;
+    }
+  }
   bool get = false, post = false;
   for (const Route& route : routes_) {
     std::vector<std::string> params;
     if (!Matches(route.pattern, raw_path, &params)) continue;
-    (route.method == "GET" ? get : post) = true;
-    const bool fits = route.method == method || (route.method == "GET" && method == "HEAD");
-    if (fits && match.route == nullptr) {
+    if (Fits(route, method)) {
       match.route = &route;
       match.params = std::move(params);
+      return match;
     }
+    (route.method == "GET" ? get : post) = true;
   }
   if (get) match.allow = "GET, HEAD, ";
   if (post) match.allow += "POST, ";
