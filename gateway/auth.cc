@@ -218,8 +218,12 @@ Result<Principal> Authenticator::Authenticate(const Headers& headers,
   if (!rules->given.trusted_header.empty() && rules->Trusts(remote_ip)) {
     // More than one value is somebody's attempt to be two people.
     size_t values = 0;
-    for (const auto& field : headers) values += field.first == rules->given.trusted_header;
-    const std::string_view subject = FindHeader(headers, rules->given.trusted_header);
+    std::string_view subject;
+    for (const auto& [name, value] : headers) {
+      if (name != rules->given.trusted_header) continue;
+      ++values;
+      subject = value;
+    }
     if (values == 1 && policies::IsPrincipalName(subject)) {
       Principal principal;
       principal.tenant = rules->given.trusted_tenant;

@@ -41,7 +41,7 @@ const std::vector<std::pair<std::string, std::vector<std::string>>> kOwners = {
     {"rocksdb/", {"store/kv_rocksdb.cc"}},
     {"yaml-cpp/", {"policies/loader.cc"}},
     {"simdjson", {"base/bytes.cc"}},
-    {"pcre2", {"engine/"}},
+    {"pcre2", {"engine/", "gateway/redaction_patterns.cc"}},
     {"openssl/", {"base/crypto.cc", "base/signature.cc", "gateway/tls"}},
     {"boost/", {"gateway/", "cli/cmd_serve.cc"}},
     {"prometheus/", {"gateway/metrics.cc"}},
