@@ -6,7 +6,9 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "gateway/rendition.h"
 #include "gateway/wakeup.h"
+#include "gateway/wire/reply_convert.h"
 
 namespace verbatim::gateway {
 
@@ -24,15 +26,24 @@ std::string MissName(const Call& call) {
   return call.decision.mode == Mode::kBypass ? "bypass" : "miss";
 }
 
-Headers AnswerHeaders(const Call& call, const std::string& cache, const std::string& manifest) {
+// `answered`: the request as it was answered, a fallback's where one stood in.
+Headers AnswerHeaders(const Call& call, const Call& answered, const std::string& cache,
+                      const std::string& manifest) {
   Headers headers;
   headers.emplace_back("Verbatim-Cache", cache);
-  headers.emplace_back("Verbatim-Fingerprint", HexEncode(*call.fingerprint));
+  headers.emplace_back("Verbatim-Fingerprint", HexEncode(*answered.fingerprint));
   headers.emplace_back("Verbatim-Manifest", manifest);
+  if (const json::Value* upstream = answered.prepared->identity().Find("upstream")) {
+    if (upstream->is_string()) headers.emplace_back("Verbatim-Upstream", upstream->as_string());
+  }
   if (std::string ignored = IgnoredHeader(call.request); !ignored.empty()) {
     headers.emplace_back("Verbatim-Ignored", std::move(ignored));
   }
   return headers;
+}
+
+void AddAll(Headers& headers, const Headers& more) {
+  headers.insert(headers.end(), more.begin(), more.end());
 }
 
 void AddEntry(Headers& headers, uint64_t entry, const Digest& output_digest) {
@@ -40,15 +51,95 @@ void AddEntry(Headers& headers, uint64_t entry, const Digest& output_digest) {
   headers.emplace_back("Verbatim-Output-Digest", HexEncode(output_digest));
 }
 
-asio::awaitable<Status> Send(ResponseSink& sink, const AnswerForm& form, Headers headers,
-                             std::string body) {
-  if (!form.streamed) co_return co_await sink.SendWhole(200, std::move(headers), std::move(body));
-  Status status = co_await sink.StartStream(200, std::move(headers));
+asio::awaitable<Status> Send(ResponseSink& sink, Rendition answer, Headers headers) {
+  AddAll(headers, answer.headers);
+  if (!answer.streamed) {
+    co_return co_await sink.SendWhole(answer.status, std::move(headers), std::move(answer.body));
+  }
+  Status status = co_await sink.StartStream(answer.status, std::move(headers));
+  const std::string_view body = answer.body;
   for (size_t at = 0; status.ok() && at < body.size(); at += kWriteBytes) {
-    status = co_await sink.Write(std::string_view(body).substr(at, kWriteBytes));
+    status = co_await sink.Write(body.substr(at, kWriteBytes));
   }
   if (status.ok()) status = co_await sink.Finish();
   co_return status;
+}
+
+// A flight's answer as one client reads it while it is made.
+class LiveStream {
+ public:
+  LiveStream(const Call& client, const Flight& flight, const Flight::Progress& progress)
+      : answered_(flight.call()), form_(FormOf(client.request)), flight_(flight) {
+    if (progress.reply) {
+      headers_ = ReplyHeaders(*progress.reply);
+      const bool usage = answered_->request.include_usage || answered_->prepared->requests_usage();
+      strips_usage_ = StripsUsage(client.endpoint, usage, form_);
+    } else {
+      writer_ = NewStreamWriter(answered_->head, form_, answered_->prepared->choices(),
+                                answered_->prepared->prompt_tokens());
+    }
+  }
+  const Headers& headers() const { return headers_; }
+
+  std::string Begin() const { return writer_ ? writer_->Begin() : ""; }
+
+  std::string Take(const Flight::Progress& progress) {
+    std::string bytes;
+    for (const TraceEvent& event : progress.events) bytes += writer_->Event(event);
+    for (const std::string& piece : progress.pieces) {
+      if (!strips_usage_) {
+        bytes += piece;
+      } else if (auto kept = WithoutUsage(piece)) {
+        bytes += *kept;
+      }
+    }
+    return bytes;
+  }
+
+  std::string End() const { return writer_ ? writer_->End(flight_.transcript().trace) : ""; }
+
+  std::string Error(const HttpError& error, std::string_view request_id) const {
+    if (writer_) return writer_->Error(error, request_id);
+    return StreamError(error, answered_->endpoint, request_id);
+  }
+
+ private:
+  const std::shared_ptr<const Call> answered_;
+  const AnswerForm form_;
+  const Flight& flight_;
+  Headers headers_;  // an upstream's
+  bool strips_usage_ = false;
+  std::unique_ptr<StreamWriter> writer_;  // the engine's
+};
+
+// The whole of a flight's answer for a client who did not read it live; nothing where it cannot be
+// had in that form. Whoever leads gets an upstream's reply as it came.
+std::optional<Rendition> WholeAnswer(const Call& client, const Flight& flight, bool leads) {
+  const Transcript& transcript = flight.transcript();
+  const std::shared_ptr<const Call> answered = flight.call();
+  AnswerForm form = FormOf(client.request);
+  if (!transcript.reply) {
+    Rendition rendition;
+    rendition.body = Render(answered->head, transcript.trace, form);
+    rendition.streamed = form.streamed;
+    rendition.converted = form != FormOf(answered->request);
+    return rendition;
+  }
+  const bool usage = answered->request.include_usage || answered->prepared->requests_usage();
+  if (leads && form.streamed != transcript.reply->streamed) {
+    form = {transcript.reply->streamed, transcript.reply->streamed && usage};
+  }
+  return RenderReply(client.endpoint, *transcript.reply, transcript.Body(), usage, form);
+}
+
+// What a settled flight gives instead of an answer to one who waited for it.
+std::optional<HttpError> ErrorOf(const Settled& settled, bool leads) {
+  if (!settled.committed) return settled.error;
+  if (settled.complete || leads) return std::nullopt;
+  return HttpError{.status = 502,
+                   .message = "The upstream's answer was not complete; try again.",
+                   .type = "server_error",
+                   .code = "upstream_incomplete"};
 }
 
 }  // namespace
@@ -73,58 +164,77 @@ HttpError StoreFailed(const Error& error) {
           .code = "store_failed"};
 }
 
-asio::awaitable<void> Answerer::ServeHit(std::shared_ptr<Call> call, store::StoredResult hit,
+asio::awaitable<bool> Answerer::ServeHit(std::shared_ptr<const Call> call, store::StoredResult hit,
                                          ResponseSink& sink, Outcome& outcome) {
   const AnswerForm form = FormOf(call->request);
-  const bool converted = FormOf(hit.record) != form;
-  std::string body = std::move(hit.response);
+  Rendition answer;
   std::optional<Verification> recorded;
-  if (converted || call->decision.mode == Mode::kVerify) {
+  if (const std::optional<ReplyHead> reply = ReplyOf(hit.record)) {
+    const bool usage = FormOf(hit.record)->include_usage;
+    auto rendered = RenderReply(call->endpoint, *reply, std::move(hit.response), usage, form);
+    if (!rendered) co_return false;
+    answer = *std::move(rendered);
+  } else {
+    answer.streamed = form.streamed;
+    answer.converted = FormOf(hit.record) != form;
+    answer.body = std::move(hit.response);
+  }
+  if (call->decision.mode == Mode::kVerify || (answer.converted && !ReplyOf(hit.record))) {
     auto loaded = LoadRecorded(ledger_, hit.entry, call);
     if (!loaded.ok()) {
-      co_return co_await Refuse(*call, Kind::kFailed, StoreFailed(loaded.error()), sink, outcome);
+      co_await Refuse(*call, Kind::kFailed, StoreFailed(loaded.error()), sink, outcome);
+      co_return true;
     }
     recorded = *std::move(loaded);
-    if (converted) body = Render(recorded->head, recorded->trace, form);
+    if (!recorded->recorded.reply && answer.converted) {
+      answer.body = Render(recorded->head, recorded->recorded.trace, form);
+    }
   }
 
   // The hit's own trace stands before its last byte leaves.
   store::HitRequest trace = HitEntry(*call, Kind::kHit, hit.entry, hit.record.output_digest);
   if (Status s = co_await RecordHit(std::move(trace)); !s.ok()) {
-    co_return co_await Refuse(*call, Kind::kFailed, RecordingFailed(), sink, outcome);
+    co_await Refuse(*call, Kind::kFailed, RecordingFailed(), sink, outcome);
+    co_return true;
   }
-  outcome = {converted ? "hit; converted" : "hit", 200};
-  Headers headers = AnswerHeaders(*call, outcome.cache, hit.leaf.manifest);
+  outcome.cache = answer.converted ? "hit; converted" : "hit";
+  outcome.status = answer.status;
+  Headers headers = AnswerHeaders(*call, *call, outcome.cache, hit.leaf.manifest);
   if (hit.record.output_digest) AddEntry(headers, hit.entry, *hit.record.output_digest);
-  Status sent = co_await Send(sink, form, std::move(headers), std::move(body));
+  Status sent = co_await Send(sink, std::move(answer), std::move(headers));
   if (!sent.ok()) outcome.status = 499;
   if (call->decision.mode == Mode::kVerify) verifier_.Offer(*std::move(recorded));
+  co_return true;
 }
 
-asio::awaitable<void> Answerer::Follow(const Call& call, InFlight::Seat& seat, ResponseSink& sink,
+asio::awaitable<bool> Answerer::Follow(const Call& call, InFlight::Seat& seat, ResponseSink& sink,
                                        Outcome& outcome) {
   const Flight& flight = *seat.flight();
   const AnswerForm form = FormOf(call.request);
-  outcome.cache = seat.leads() ? MissName(call) : "shared";
-  if (form != flight.form()) outcome.cache += "; converted";
-  Headers headers = AnswerHeaders(call, outcome.cache, call.manifest);
+  const bool leads = seat.leads();
+  outcome.cache = leads ? MissName(call) : "shared";
   sink.OnClientGone([wakeup = seat.wakeup()] { wakeup->Notify(); });
 
-  bool recorded = seat.leads();  // the leader's entry is the run's
-  bool started = false;
+  bool recorded = leads;  // the leader's entry is the run's
+  std::optional<LiveStream> live;
+  std::optional<Rendition> whole;
   std::optional<HttpError> error;
+  const Settled* settled = nullptr;
   Status status;
   for (size_t sent = 0;;) {
-    Flight::Progress progress = flight.Read(form.streamed ? sent : SIZE_MAX);
+    Flight::Progress progress = flight.Read(form.streamed || leads ? sent : SIZE_MAX);
     if (sink.ClientGone()) break;
-    if (progress.settled && !progress.settled->committed) {
-      error = progress.settled->error;
-      break;
+    settled = progress.settled;
+    if (settled) error = ErrorOf(*settled, leads);
+    if (error) break;
+    if (settled && !live && !whole && (!form.streamed || progress.reply)) {
+      whole = WholeAnswer(call, flight, leads);
+      if (!whole) break;  // of a follower: nothing was sent yet
     }
-    if (progress.settled && !recorded) {
-      // Before the events that were held back: an answer completes with its trace or not at all.
+    if (settled && !recorded) {
+      // Before the rest that was held back: an answer completes with its trace or not at all.
       store::HitRequest trace =
-          HitEntry(call, Kind::kJoined, progress.settled->entry, progress.settled->output_digest);
+          HitEntry(call, Kind::kJoined, settled->entry, settled->output_digest);
       status = co_await RecordHit(std::move(trace));
       if (!status.ok()) {
         error = RecordingFailed();
@@ -132,24 +242,29 @@ asio::awaitable<void> Answerer::Follow(const Call& call, InFlight::Seat& seat, R
       }
       recorded = true;
     }
-    if (!progress.events.empty()) {
+    const bool can_be_live = progress.reply ? progress.reply->streamed : form.streamed;
+    const size_t steps = progress.events.size() + progress.pieces.size();
+    if (!whole && can_be_live && steps > 0) {
       std::string bytes;
-      if (!started) {
+      if (!live) {
         metrics_.ObserveFirstToken(outcome.cache,
                                    static_cast<double>(NowMicros() - call.received_micros) * 1e-6);
-        status = co_await sink.StartStream(200, headers);
-        bytes = StreamBegin(flight.head(), flight.choices(), form.include_usage);
-        started = true;
+        live.emplace(call, flight, progress);
+        if (!progress.reply && form != FormOf(flight.call()->request))
+          outcome.cache += "; converted";
+        Headers headers = AnswerHeaders(call, *flight.call(), outcome.cache, call.manifest);
+        AddAll(headers, live->headers());
+        status = co_await sink.StartStream(progress.reply ? progress.reply->status : 200,
+                                           std::move(headers));
+        bytes = live->Begin();
       }
-      for (const TraceEvent& event : progress.events) {
-        bytes += StreamEvent(flight.head(), event, form.include_usage);
-      }
+      bytes += live->Take(progress);
       if (status.ok()) status = co_await sink.Write(bytes);
       if (!status.ok()) break;
-      sent += progress.events.size();
+      sent += steps;
       continue;
     }
-    if (progress.settled) break;
+    if (settled) break;
     co_await seat.Wait();
   }
   sink.OnClientGone({});
@@ -160,25 +275,41 @@ asio::awaitable<void> Answerer::Follow(const Call& call, InFlight::Seat& seat, R
     if (!recorded) {
       (void)co_await Append(UnansweredEntry(call, Kind::kCancelled, "client_gone", nullptr, 0));
     }
-  } else if (error && started) {
+  } else if (error && live) {
     if (!recorded) {
       (void)co_await Append(UnansweredEntry(call, Kind::kFailed, CauseOf(*error), &*error, 0));
     }
-    status = co_await sink.Write(StreamError(*error));
+    const std::string event = live->Error(*error, call.id);
+    status = co_await sink.Write(event);
     sink.Abort();
-  } else if (error && seat.leads()) {
+  } else if (error && leads) {
     status = co_await SendError(sink, *error);
   } else if (error) {
     co_await Refuse(call, Kind::kFailed, *error, sink, outcome);
-  } else if (form.streamed) {
-    status = co_await sink.Write(StreamEnd(flight.head(), flight.trace(), form.include_usage));
+  } else if (live && settled->broken) {
+    sink.Abort();
+  } else if (live) {
+    const std::string end = live->End();
+    status = co_await sink.Write(end);
     if (status.ok()) status = co_await sink.Finish();
+  } else if (!whole) {
+    outcome.cache = "none";
+    co_return false;
+  } else if (settled->broken || whole->body.empty()) {
+    HttpError none{.status = 502,
+                   .message = "The upstream's answer broke off before it was whole; try again.",
+                   .type = "server_error",
+                   .code = "upstream_incomplete"};
+    outcome.status = none.status;
+    status = co_await SendError(sink, std::move(none));
   } else {
-    const Settled& settled = *flight.Read(SIZE_MAX).settled;
-    AddEntry(headers, settled.entry, settled.output_digest);
-    std::string body = Render(flight.head(), flight.trace(), form);
-    status = co_await sink.SendWhole(200, std::move(headers), std::move(body));
+    if (whole->converted) outcome.cache += "; converted";
+    Headers headers = AnswerHeaders(call, *flight.call(), outcome.cache, call.manifest);
+    if (settled->complete) AddEntry(headers, settled->entry, settled->output_digest);
+    outcome.status = whole->status;
+    status = co_await Send(sink, *std::move(whole), std::move(headers));
   }
+  co_return true;
 }
 
 asio::awaitable<void> Answerer::Refuse(const Call& call, Kind kind, HttpError error,

@@ -37,12 +37,14 @@ class Answerer {
   Answerer(store::Ledger& ledger, Metrics& metrics, Verifier& verifier)
       : ledger_(ledger), metrics_(metrics), verifier_(verifier) {}
 
-  // A stored result, rendered anew where it was recorded in another form.
-  boost::asio::awaitable<void> ServeHit(std::shared_ptr<Call> call, store::StoredResult hit,
+  // A stored result, rendered anew where it was recorded in another form. False, and nothing was
+  // done, where that cannot be had without loss: it is a miss.
+  boost::asio::awaitable<bool> ServeHit(std::shared_ptr<const Call> call, store::StoredResult hit,
                                         ResponseSink& sink, Outcome& outcome);
 
-  // What the run in `seat` makes, as it makes it, whoever leads it.
-  boost::asio::awaitable<void> Follow(const Call& call, InFlight::Seat& seat, ResponseSink& sink,
+  // What the run in `seat` makes, as it makes it, whoever leads it. False, and nothing was sent,
+  // where it cannot be had in this client's form without loss: it has to run by itself.
+  boost::asio::awaitable<bool> Follow(const Call& call, InFlight::Seat& seat, ResponseSink& sink,
                                       Outcome& outcome);
 
   // An error. kind: kRefused or kFailed.

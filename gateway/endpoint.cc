@@ -8,6 +8,23 @@ constexpr Endpoint kAll[] = {Endpoint::kChatCompletions, Endpoint::kCompletions,
                              Endpoint::kResponses,       Endpoint::kEmbeddings,
                              Endpoint::kMessages,        Endpoint::kCountTokens};
 
+constexpr InboundRoute kRoutes[] = {
+    {"/v1/chat/completions", Endpoint::kChatCompletions},
+    {"/v1/completions", Endpoint::kCompletions},
+    {"/v1/responses", Endpoint::kResponses},
+    {"/v1/embeddings", Endpoint::kEmbeddings},
+    {"/v1/messages", Endpoint::kMessages},
+    {"/v1/messages/count_tokens", Endpoint::kCountTokens},
+    {"/openai/deployments/{}/chat/completions", Endpoint::kChatCompletions},
+    {"/openai/deployments/{}/completions", Endpoint::kCompletions},
+    {"/openai/deployments/{}/embeddings", Endpoint::kEmbeddings},
+    {"/openai/responses", Endpoint::kResponses},
+    {"/openai/v1/chat/completions", Endpoint::kChatCompletions},
+    {"/openai/v1/completions", Endpoint::kCompletions},
+    {"/openai/v1/responses", Endpoint::kResponses},
+    {"/openai/v1/embeddings", Endpoint::kEmbeddings},
+};
+
 }  // namespace
 
 std::span<const Endpoint> AllEndpoints() { return kAll; }
@@ -30,9 +47,23 @@ std::string_view EndpointPath(Endpoint endpoint) {
   return "";
 }
 
+std::span<const InboundRoute> InboundRoutes() { return kRoutes; }
+
 std::optional<Endpoint> EndpointOfPath(std::string_view path) {
-  for (const Endpoint endpoint : kAll) {
-    if (EndpointPath(endpoint) == path) return endpoint;
+  for (const InboundRoute& route : kRoutes) {
+    const size_t hole = route.pattern.find("{}");
+    if (hole == std::string_view::npos) {
+      if (route.pattern == path) return route.endpoint;
+      continue;
+    }
+    const std::string_view before = route.pattern.substr(0, hole);
+    const std::string_view after = route.pattern.substr(hole + 2);
+    if (path.size() <= before.size() + after.size() || !path.starts_with(before) ||
+        !path.ends_with(after)) {
+      continue;
+    }
+    const size_t length = path.size() - before.size() - after.size();
+    if (path.substr(hole, length).find('/') == std::string_view::npos) return route.endpoint;
   }
   return std::nullopt;
 }

@@ -22,7 +22,15 @@ std::span<const Endpoint> AllEndpoints();
 
 // "/v1/chat/completions", as fingerprints and records name it, whatever path the request came by.
 std::string_view EndpointPath(Endpoint endpoint);
-std::optional<Endpoint> EndpointOfPath(std::string_view path);
+
+// The routes by which requests come: the endpoints' own paths, and Azure's, where {} is the
+// deployment, which names the model.
+struct InboundRoute {
+  std::string_view pattern;
+  Endpoint endpoint;
+};
+std::span<const InboundRoute> InboundRoutes();
+std::optional<Endpoint> EndpointOfPath(std::string_view path);  // of one that fits such a route
 
 // Whose error object a client expects: OpenAI's {"error":{"message","type","param","code"}}, or
 // Anthropic's {"type":"error","error":{"type","message"},"request_id"}.

@@ -131,7 +131,7 @@ class GatewayImpl : public Gateway {
   // In the order in which they may go, last first: runs refer to engines, the pipeline to the
   // ledger, handlers to the pipeline.
   std::unique_ptr<store::DataFolder> folder_;  // until the ledger owns it
-  std::vector<ServedModel> served_;            // until the pipeline owns them
+  Catalog catalog_;                            // until the pipeline owns it
   std::string models_;
   Metrics metrics_;
   Manifest manifest_;
@@ -178,10 +178,10 @@ Status GatewayImpl::LoadModels(const policies::Config& config, const Progress& p
     models_ += name + " (" + info.fidelity + ", " + info.isa + ")";
     ServedModel served;
     served.name = name;
-    served.backend = std::make_unique<EngineBackend>(std::move(loaded).value());
+    served.backend = std::make_shared<EngineBackend>(std::move(loaded).value());
     served.created = NowMicros() / 1'000'000;
     descriptions.emplace_back(name, served.backend->Describe());
-    served_.push_back(std::move(served));
+    catalog_.AddModel(std::move(served));
   }
   manifest_ = MakeManifest(descriptions);
   return Status();
@@ -219,7 +219,7 @@ Status GatewayImpl::BuildPipeline(const policies::Config& config) {
   options.ledger = ledger_.get();
   options.metrics = &metrics_;
   options.manifest = &manifest_;
-  options.models = std::move(served_);
+  options.catalog = std::move(catalog_);
   options.key_secret = std::move(key_secret_);
   options.locked = locked_;
   pipeline_ = std::make_unique<Pipeline>(std::move(options));

@@ -3,20 +3,28 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "gateway/recorder.h"
 
 namespace verbatim::gateway {
 
 namespace {
 
-constexpr size_t kEventsPerRead = 64;  // bounds how long a late reader holds the flight's mutex
+// Bound how long a late reader holds the flight's mutex, and what is copied for it.
+constexpr size_t kEventsPerRead = 64;
+constexpr size_t kBytesPerRead = size_t{64} << 10;
 constexpr size_t kEndedKept = 4096;
 
 }  // namespace
 
-Flight::Flight(AnswerHead head, AnswerForm form, uint32_t choices, uint32_t prompt_tokens)
-    : head_(std::move(head)), form_(form), choices_(choices), order_(choices) {
-  trace_.choices = choices;
-  trace_.prompt_tokens = prompt_tokens;
+Flight::Flight(std::shared_ptr<const Call> call)
+    : call_(std::move(call)), order_(call_->prepared->choices()) {
+  transcript_.trace.choices = call_->prepared->choices();
+  transcript_.trace.prompt_tokens = call_->prepared->prompt_tokens();
+}
+
+std::shared_ptr<const Call> Flight::call() const {
+  std::lock_guard lock(mutex_);
+  return call_;
 }
 
 RunObserver Flight::Observe(std::shared_ptr<Flight> flight) {
@@ -29,6 +37,8 @@ RunObserver Flight::Observe(std::shared_ptr<Flight> flight) {
           [flight](ChoiceEnd end) {
             flight->Add([&](auto& out) { flight->order_.Add(std::move(end), out); });
           },
+      .on_reply = [flight](ReplyHead head) { flight->AddReply(std::move(head)); },
+      .on_body = [flight](std::vector<ReplyPiece> body) { flight->AddBody(std::move(body)); },
       .on_end = [flight](RunEnd end) { flight->End(std::move(end)); },
   };
 }
@@ -36,7 +46,30 @@ RunObserver Flight::Observe(std::shared_ptr<Flight> flight) {
 void Flight::Add(const std::function<void(std::vector<TraceEvent>&)>& add) {
   {
     std::lock_guard lock(mutex_);
-    add(trace_.events);
+    add(transcript_.trace.events);
+  }
+  NotifyReaders();
+}
+
+void Flight::AddReply(ReplyHead head) {
+  {
+    std::lock_guard lock(mutex_);
+    CHECK(!transcript_.reply);
+    transcript_.reply = std::move(head);
+  }
+  NotifyReaders();
+}
+
+void Flight::AddBody(std::vector<ReplyPiece> pieces) {
+  {
+    std::lock_guard lock(mutex_);
+    CHECK(transcript_.reply);
+    // A plain body is held whole: it has no end of its own that could be held back.
+    if (!transcript_.reply->streamed) held_from_ = 0;
+    for (ReplyPiece& piece : pieces) {
+      if (piece.completes) held_from_ = std::min(held_from_, transcript_.pieces.size());
+      transcript_.pieces.push_back(std::move(piece.bytes));
+    }
   }
   NotifyReaders();
 }
@@ -45,10 +78,21 @@ void Flight::End(RunEnd end) {
   {
     std::lock_guard lock(mutex_);
     CHECK(!end_);
-    CHECK(end.outcome != RunEnd::Outcome::kComplete || order_.complete());
-    end_ = stopped_ && end.outcome != RunEnd::Outcome::kComplete ? *stopped_ : std::move(end);
+    CHECK(end.outcome != RunEnd::Outcome::kComplete || transcript_.reply || order_.complete());
+    CHECK(end.outcome != RunEnd::Outcome::kIncomplete || transcript_.reply);
+    const bool whole = end.outcome == RunEnd::Outcome::kComplete;
+    end_ = stopped_ && !whole ? *stopped_ : std::move(end);
   }
   run_ended_.Notify();
+}
+
+void Flight::Retry(std::shared_ptr<const Call> call) {
+  std::shared_ptr<Run> run;  // goes without the mutex: it may call into its backend
+  std::lock_guard lock(mutex_);
+  CHECK(end_ && !transcript_.reply && transcript_.trace.events.empty());
+  call_ = std::move(call);
+  end_.reset();
+  run = std::move(run_);
 }
 
 void Flight::Attach(std::shared_ptr<Run> run) {
@@ -100,27 +144,38 @@ void Flight::Settle(Settled settled) {
 
 Flight::Progress Flight::Read(size_t from) const {
   std::lock_guard lock(mutex_);
-  size_t end = trace_.events.size();
-  if (order_.complete() && !(settled_ && settled_->committed)) --end;
+  const bool released = settled_ && settled_->committed;
   Progress progress;
+  const std::vector<TraceEvent>& events = transcript_.trace.events;
+  size_t end = events.size();
+  if (!events.empty() && order_.complete() && !released) --end;
   if (from < end) {
-    const auto begin = trace_.events.begin() + static_cast<std::ptrdiff_t>(from);
+    const auto begin = events.begin() + static_cast<std::ptrdiff_t>(from);
     const size_t count = std::min(end - from, kEventsPerRead);
     progress.events.assign(begin, begin + static_cast<std::ptrdiff_t>(count));
+  }
+  if (transcript_.reply) progress.reply = &*transcript_.reply;
+  const std::vector<std::string>& pieces = transcript_.pieces;
+  end = released ? pieces.size() : std::min(pieces.size(), held_from_);
+  size_t bytes = 0;
+  for (size_t at = from; at < end && (at == from || bytes + pieces[at].size() <= kBytesPerRead);
+       ++at) {
+    bytes += pieces[at].size();
+    progress.pieces.push_back(pieces[at]);
   }
   if (settled_) progress.settled = &*settled_;
   return progress;
 }
 
-const Trace& Flight::trace() const {
+const Transcript& Flight::transcript() const {
   std::lock_guard lock(mutex_);
-  CHECK(order_.complete());  // nothing is added any more
-  return trace_;
+  CHECK(end_);  // nothing is added any more
+  return transcript_;
 }
 
 uint64_t Flight::Generated() const {
   std::lock_guard lock(mutex_);
-  return trace_.Generated();
+  return transcript_.trace.Generated();
 }
 
 void Flight::NotifyReaders() {

@@ -1,8 +1,8 @@
 // Runs in flight, and who waits for them. Identical requests at one time share one run: the first
-// leads it, the others join and read its trace from the first event on, live. Readers pull, so that
-// a slow one holds nobody up and nothing is queued for it: the trace is in memory once, bounded by
-// the tokens of the run. A run that nobody waits for any more is cancelled, and its place is free
-// at once. Any thread may call anything here.
+// leads it, the others join and read what it makes from the first event on, live. Readers pull, so
+// that a slow one holds nobody up and nothing is queued for it: the transcript is in memory once,
+// bounded by the run's own limits. A run that nobody waits for any more is cancelled, and its place
+// is free at once. Any thread may call anything here.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -18,63 +18,74 @@
 #include <utility>
 #include <vector>
 
-#include "gateway/trace.h"
+#include "gateway/backend.h"
+#include "gateway/transcript.h"
 #include "gateway/wakeup.h"
-#include "gateway/wire/openai_answer.h"
 
 namespace verbatim::gateway {
 
+struct Call;  // gateway/recorder.h
+
 // What became of a run, once its entry is in the ledger (or could not be put there).
 struct Settled {
-  bool committed = false;  // complete, and in the ledger: the rest may leave
+  // In the ledger, so that all of it may leave: a complete answer, or what came of one.
+  bool committed = false;
+  bool complete = false;  // where committed
+  bool broken = false;    // where committed and not complete: the transfer ends as a broken one
   uint64_t entry = 0;
-  Digest output_digest{};  // of the answer in the flight's form
+  Digest output_digest{};  // of the body as recorded
   HttpError error;         // where not committed: what those who wait get
 };
 
-// One run: its head, its trace as far as it has come, and what became of it.
+// One answer being made: for whom, what of it is there, and what became of it.
 class Flight {
  public:
-  // form: the one that whoever leads asked for, and that the entry keeps.
-  Flight(AnswerHead head, AnswerForm form, uint32_t choices, uint32_t prompt_tokens);
-  const AnswerHead& head() const { return head_; }
-  const AnswerForm& form() const { return form_; }
-  uint32_t choices() const { return choices_; }
+  // call: of whoever leads; its form is the one that the entry keeps.
+  explicit Flight(std::shared_ptr<const Call> call);
+
+  // The request as it is answered: a fallback's after Retry.
+  std::shared_ptr<const Call> call() const;
 
   // What the run's backend reports to. Keeps the flight alive.
   static RunObserver Observe(std::shared_ptr<Flight> flight);
   // The run that Observe was given to; cancelled at once where everyone has left already.
   void Attach(std::shared_ptr<Run> run);
+  // A run ended with `elsewhere`: the next one is another backend's, for `call`.
+  void Retry(std::shared_ptr<const Call> call);
   // Ends the run for a reason of the gateway's own; what the run reports of its end is replaced.
   void Stop(RunEnd reason);
   boost::asio::awaitable<RunEnd> WaitForRun();  // by whoever leads
   void Settle(Settled settled);                 // once, after WaitForRun or instead of a run
 
   struct Progress {
-    std::vector<TraceEvent> events;    // from `from` on; at most 64
-    const Settled* settled = nullptr;  // valid as long as the flight
+    std::vector<TraceEvent> events;    // of the engine, from `from` on; at most 64
+    std::vector<std::string> pieces;   // of an upstream, likewise; at most 64 KiB or one
+    const ReplyHead* reply = nullptr;  // of an upstream, once there; valid as long as the flight
+    const Settled* settled = nullptr;  // once there; valid as long as the flight
   };
-  // The event that completes the answer is held back until the run is settled and committed.
+  // What completes the answer, and all after it, is held back until the run is settled and
+  // committed.
   Progress Read(size_t from) const;
-  // The whole trace; after WaitForRun said that it is complete.
-  const Trace& trace() const;
-  // How far it came; at any time.
+  // The whole of it; after WaitForRun said that it is complete or incomplete.
+  const Transcript& transcript() const;
+  // How many tokens of the engine's there are; at any time.
   uint64_t Generated() const;
 
  private:
   friend class InFlight;
   void Add(const std::function<void(std::vector<TraceEvent>&)>& add);
+  void AddReply(ReplyHead head);
+  void AddBody(std::vector<ReplyPiece> pieces);
   void End(RunEnd end);
   void Abandon();
   void NotifyReaders();
 
-  const AnswerHead head_;
-  const AnswerForm form_;
-  const uint32_t choices_;
   Wakeup run_ended_;
   mutable std::mutex mutex_;  // guards what follows
+  std::shared_ptr<const Call> call_;
   TraceOrder order_;
-  Trace trace_;
+  Transcript transcript_;
+  size_t held_from_ = SIZE_MAX;  // the first piece of an upstream's to be held back
   std::shared_ptr<Run> run_;
   bool abandoned_ = false;
   std::optional<RunEnd> stopped_;  // by Stop

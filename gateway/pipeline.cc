@@ -32,8 +32,6 @@ namespace {
 constexpr int kThreads = 2;                      // for runs' coroutines and for large requests
 constexpr size_t kLargeBody = size_t{32} << 10;  // decoded beside the connection's thread
 
-constexpr Endpoint kEndpoints[] = {Endpoint::kChatCompletions, Endpoint::kCompletions};
-
 // How far back the last configuration is looked for: about a second's reading.
 constexpr uint64_t kConfigurationScan = uint64_t{1} << 18;
 
@@ -54,7 +52,7 @@ HttpError NotRecorded(const store::Ledger& ledger, const Call& call) {
 }
 
 bool NamesLength(const json::Value& body) {
-  for (const char* field : {"max_tokens", "max_completion_tokens"}) {
+  for (const char* field : {"max_tokens", "max_completion_tokens", "max_output_tokens"}) {
     const json::Value* v = body.Find(field);
     if (v && !v->is_null()) return true;
   }
@@ -67,12 +65,21 @@ bool ServesHits(const Call& call) {
 }
 
 bool Fresh(const Call& call, const store::StoredResult& hit) {
-  if (!call.cache.max_age) return true;
-  const int64_t age = std::max<int64_t>(0, NowMicros() - hit.leaf.time) / 1'000'000;
-  return static_cast<uint64_t>(age) <= *call.cache.max_age;
+  const auto age =
+      static_cast<uint64_t>(std::max<int64_t>(0, NowMicros() - hit.leaf.time) / 1'000'000);
+  const uint64_t bound = call.decision.hits.max_age_seconds;
+  if (bound > 0 && age > bound && call.prepared->external()) return false;
+  return !call.cache.max_age || age <= *call.cache.max_age;
 }
 
 }  // namespace
+
+// How a run ended, after whatever stood in for the backend that was asked first.
+struct Ended {
+  RunEnd end;
+  std::optional<uint64_t> intent;  // that stands in the ledger and has to be closed
+  int64_t micros = 0;
+};
 
 struct Pipeline::State {
   explicit State(PipelineOptions o);
@@ -85,15 +92,15 @@ struct Pipeline::State {
   std::shared_ptr<Call> Accept(Endpoint endpoint, const Request& http) const;
   std::optional<HttpError> Decode(Call& call, json::Value& body) const;
   std::optional<HttpError> Decide(Call& call, const json::Value& body) const;
-  std::optional<HttpError> Prepare(Call& call, const json::Value& body) const;
+  std::optional<HttpError> Prepare(Call& call) const;
   void TakeFingerprint(Call& call) const;
   std::string FlightKey(const Call& call) const;
-  static std::shared_ptr<Flight> NewFlight(Call& call);
-  asio::awaitable<RunEnd> Run(const Call& call, std::shared_ptr<Flight> flight);
-  asio::awaitable<Settled> Commit(const Call& call, const Flight& flight, RunEnd end,
-                                  int64_t run_micros);
-  void Sample(const std::shared_ptr<const Call>& call, const Flight& flight, const Settled& settled,
-              std::optional<uint64_t> compare_with);
+  static std::shared_ptr<Flight> NewFlight(const std::shared_ptr<Call>& call);
+  asio::awaitable<Ended> Run(std::shared_ptr<Flight> flight);
+  asio::awaitable<RunEnd> RunOnce(const Call& call, std::shared_ptr<Flight> flight);
+  std::shared_ptr<const Call> StandIn(const Call& call, size_t& next) const;
+  asio::awaitable<Settled> Commit(const Flight& flight, Ended ended);
+  void Sample(const Flight& flight, const Settled& settled, std::optional<uint64_t> compare_with);
 
   template <typename F>
   asio::awaitable<std::optional<HttpError>> Beside(F work);  // on a thread of the pool
@@ -148,7 +155,7 @@ asio::awaitable<void> Pipeline::State::Generate(Endpoint endpoint, const Request
 
     // 3. Decide: what policy makes of it, and what the backend makes of that.
     if (auto error = Decide(*call, body)) return error;
-    return Prepare(*call, body);
+    return Prepare(*call);
   };
   std::optional<HttpError> error;
   if (call->body.size() < kLargeBody) {
@@ -163,7 +170,7 @@ asio::awaitable<void> Pipeline::State::Generate(Endpoint endpoint, const Request
   // 4. Fingerprint.
   TakeFingerprint(*call);
 
-  for (;;) {
+  for (bool alone = false;;) {
     // 5. Look up.
     const uint64_t epoch = in_flight.Epoch();
     std::optional<uint64_t> compare_with;
@@ -173,10 +180,12 @@ asio::awaitable<void> Pipeline::State::Generate(Endpoint endpoint, const Request
         HttpError failed = StoreFailed(hit.error());
         co_return co_await answerer.Refuse(*call, Kind::kFailed, failed, sink, outcome);
       }
-      if (*hit && !call->cache.no_cache && Fresh(*call, **hit)) {
-        co_return co_await answerer.ServeHit(call, **std::move(hit), sink, outcome);
-      }
       if (*hit && call->cache.no_cache) compare_with = (*hit)->entry;
+      if (*hit && !call->cache.no_cache && Fresh(*call, **hit)) {
+        const bool served = co_await answerer.ServeHit(call, **std::move(hit), sink, outcome);
+        if (served) co_return;
+        alone = true;
+      }
       if (call->decision.mode == Mode::kReplay) {
         auto refuse = [this, call] { return std::optional(NotRecorded(ledger, *call)); };
         error = co_await Beside(refuse);
@@ -185,28 +194,27 @@ asio::awaitable<void> Pipeline::State::Generate(Endpoint endpoint, const Request
     }
 
     // 6. Join or lead: identical requests in flight run once.
-    const std::string key = FlightKey(*call);
-    auto seat = in_flight.JoinOrLead(key, epoch, [&] { return NewFlight(*call); });
+    const std::string key = alone ? "" : FlightKey(*call);
+    auto seat = in_flight.JoinOrLead(key, epoch, [&] { return NewFlight(call); });
     if (!seat) continue;
     if (seat->leads()) {
       // The rest is the leader's, and goes on without this client while anyone waits.
-      auto lead = [this, call, key, compare_with,
-                   flight = seat->flight()]() -> asio::awaitable<void> {
+      auto lead = [this, key, compare_with, flight = seat->flight()]() -> asio::awaitable<void> {
         // 7. Run: events reach everyone who waits as they come; the last one is held back.
-        const int64_t began = MonotonicMicros();
-        RunEnd end = co_await Run(*call, flight);
+        Ended ended = co_await Run(flight);
 
         // 8. Commit: record, leaf and tree state; then the rest of the answer may leave.
-        const int64_t took = MonotonicMicros() - began;
-        Settled settled = co_await Commit(*call, *flight, std::move(end), took);
+        Settled settled = co_await Commit(*flight, std::move(ended));
         in_flight.Finish(key, flight, settled);
 
         // 9. Sample: a draw decides whether this answer is executed again.
-        Sample(call, *flight, settled, compare_with);
+        Sample(*flight, settled, compare_with);
       };
       asio::co_spawn(pool, std::move(lead), Rethrow);
     }
-    co_return co_await answerer.Follow(*call, *seat, sink, outcome);
+    const bool answered = co_await answerer.Follow(*call, *seat, sink, outcome);
+    if (answered) co_return;
+    alone = true;
   }
 }
 
@@ -215,6 +223,9 @@ std::shared_ptr<Call> Pipeline::State::Accept(Endpoint endpoint, const Request& 
   call->endpoint = endpoint;
   call->id = http.id;
   call->body = http.body;
+  call->headers = http.headers;
+  call->query = http.query;
+  if (!http.params.empty()) call->deployment = http.params.front();
   call->principal = http.principal;
   call->received_micros = http.received_micros;
   call->cache = ParseCacheControl(http.Header("cache-control"));
@@ -228,7 +239,26 @@ std::optional<HttpError> Pipeline::State::Decode(Call& call, json::Value& body) 
   auto parsed = ParseBody(call.body);
   if (auto* error = std::get_if<HttpError>(&parsed)) return std::move(*error);
   body = std::get<json::Value>(std::move(parsed));
-  auto request = gateway::Decode(call.endpoint, body);
+  // Azure's clients name the model in the path.
+  if (!call.deployment.empty()) body.Set("model", call.deployment);
+  const json::Value* model = body.Find("model");
+  if (!model || !model->is_string() || model->as_string().empty()) {
+    return HttpError{.status = 400,
+                     .message = "You must provide a model parameter, as a string.",
+                     .param = "model",
+                     .code = model ? "invalid_type" : "missing_required_parameter"};
+  }
+  call.request.model = model->as_string();
+  call.backend = call.first_backend = options.catalog.Find(model->as_string());
+  if (!call.backend) {
+    return HttpError{.status = 404,
+                     .message = "The model `" + model->as_string() +
+                                "` does not exist here; GET /v1/models lists those that do.",
+                     .param = "model",
+                     .code = "model_not_found"};
+  }
+  call.length_is_open = !NamesLength(body);
+  auto request = call.backend->Decode(call.endpoint, body);
   if (auto* error = std::get_if<HttpError>(&request)) return std::move(*error);
   call.request = std::get<GenerationRequest>(std::move(request));
   return std::nullopt;
@@ -256,26 +286,18 @@ std::optional<HttpError> Pipeline::State::Decide(Call& call, const json::Value& 
   if (call.decision.strict_hits) call.cache.no_store = false;
   if (call.decision.changed.empty()) return std::nullopt;
 
-  auto request = gateway::Decode(call.endpoint, call.decision.request);
+  auto request = call.backend->Decode(call.endpoint, call.decision.request);
   if (auto* error = std::get_if<HttpError>(&request)) return std::move(*error);
   call.request = std::get<GenerationRequest>(std::move(request));
   return std::nullopt;
 }
 
-std::optional<HttpError> Pipeline::State::Prepare(Call& call, const json::Value& body) const {
-  const ServedModel* model = nullptr;
-  for (const ServedModel& m : options.models) {
-    if (m.name == call.request.model) model = &m;
-  }
-  if (!model) {
-    return HttpError{.status = 404,
-                     .message = "The model `" + call.request.model +
-                                "` does not exist here; GET /v1/models lists those that do.",
-                     .param = "model",
-                     .code = "model_not_found"};
-  }
-  auto prepared = model->backend->Prepare(
-      call.request, {.clock_micros = call.received_micros, .length_is_open = !NamesLength(body)});
+std::optional<HttpError> Pipeline::State::Prepare(Call& call) const {
+  auto prepared = call.backend->Prepare(call.request, {.clock_micros = call.received_micros,
+                                                       .length_is_open = call.length_is_open,
+                                                       .headers = &call.headers,
+                                                       .query = call.query,
+                                                       .body = call.body});
   if (auto* error = std::get_if<HttpError>(&prepared)) return std::move(*error);
   call.prepared = std::get<std::shared_ptr<const PreparedRequest>>(std::move(prepared));
   return std::nullopt;
@@ -290,82 +312,149 @@ void Pipeline::State::TakeFingerprint(Call& call) const {
                           .extra = extra_key};
   call.fingerprint = Fingerprint(envelope, options.key_secret);
   call.seed = call.request.seed ? *call.request.seed : DerivedSeed(envelope);
-  call.head = {.endpoint = call.endpoint,
-               .id = AnswerId(endpoint, *call.fingerprint),
-               .model = call.request.model,
-               .system_fingerprint = call.prepared->system_fingerprint()};
+  call.head = HeadOf(call.request, AnswerId(endpoint, *call.fingerprint),
+                     call.prepared->system_fingerprint());
 }
 
 // Empty where the request must run by itself: nobody joins it.
 std::string Pipeline::State::FlightKey(const Call& call) const {
   if (!ServesHits(call) || call.cache.no_cache || call.cache.no_store) return "";
-  return call.decision.name_space + "\n" + HexEncode(*call.fingerprint);
+  std::string key = call.decision.name_space + "\n" + HexEncode(*call.fingerprint);
+  // A stream without usage cannot be given to a client who asked for it.
+  if (call.request.include_usage && call.prepared->external()) key += "\nusage";
+  return key;
 }
 
-std::shared_ptr<Flight> Pipeline::State::NewFlight(Call& call) {
-  call.head.created = NowMicros() / 1'000'000;
-  return std::make_shared<Flight>(call.head, FormOf(call.request), call.prepared->choices(),
-                                  call.prepared->prompt_tokens());
+std::shared_ptr<Flight> Pipeline::State::NewFlight(const std::shared_ptr<Call>& call) {
+  call->head.created = NowMicros() / 1'000'000;
+  return std::make_shared<Flight>(call);
 }
 
-asio::awaitable<RunEnd> Pipeline::State::Run(const Call& call, std::shared_ptr<Flight> flight) {
+// At the backend that the request names, or, where that cannot answer now, at those that may stand
+// in for it. An upstream learns nothing before the intent is in the ledger.
+asio::awaitable<Ended> Pipeline::State::Run(std::shared_ptr<Flight> flight) {
+  std::shared_ptr<const Call> call = flight->call();
+  Ended ended;
+  const int64_t began = MonotonicMicros();
+  if (call->prepared->external()) {
+    auto intent = co_await answerer.Append(IntentEntry(*call));
+    if (!intent.ok()) {
+      ended.end = {.outcome = RunEnd::Outcome::kFailed, .error = RecordingFailed()};
+      ended.end.cause = CauseOf(ended.end.error);
+      co_return ended;
+    }
+    ended.intent = intent->entry;
+  }
+  json::Value tried = json::Value::MakeArray();
+  for (size_t next = 0;;) {
+    ended.end = co_await RunOnce(*call, flight);
+    if (ended.end.outcome != RunEnd::Outcome::kFailed || !ended.end.elsewhere) break;
+    std::shared_ptr<const Call> other = StandIn(*call, next);
+    if (!other) break;
+    tried.Append(ended.end.report);
+    flight->Retry(other);
+    call = std::move(other);
+  }
+  if (!tried.items().empty()) {
+    if (!ended.end.report.is_object()) ended.end.report = json::Value::MakeObject();
+    ended.end.report.Set("stands_in_for", std::move(tried));
+  }
+  ended.micros = MonotonicMicros() - began;
+  co_return ended;
+}
+
+asio::awaitable<RunEnd> Pipeline::State::RunOnce(const Call& call, std::shared_ptr<Flight> flight) {
   auto started = call.prepared->Start({.seed = call.seed}, Flight::Observe(flight));
   if (auto* error = std::get_if<HttpError>(&started)) {
-    co_return RunEnd{RunEnd::Outcome::kFailed, *error, CauseOf(*error)};
+    RunEnd refused{.outcome = RunEnd::Outcome::kFailed, .error = *error};
+    refused.cause = CauseOf(*error);
+    co_return refused;
   }
   flight->Attach(std::get<std::unique_ptr<gateway::Run>>(std::move(started)));
 
   co_return co_await flight->WaitForRun();
 }
 
-asio::awaitable<Settled> Pipeline::State::Commit(const Call& call, const Flight& flight, RunEnd end,
-                                                 int64_t run_micros) {
+// The next of the upstreams that may answer instead, as a request of its own: what it answers has
+// its own fingerprint. `next` counts the ones that were looked at. Null where none is left.
+std::shared_ptr<const Call> Pipeline::State::StandIn(const Call& call, size_t& next) const {
+  const std::vector<std::string> fallbacks = call.first_backend->fallbacks();
+  while (next < fallbacks.size()) {
+    const std::string& id = fallbacks[next++];
+    auto other = std::make_shared<Call>(call);
+    other->backend = options.catalog.Upstream(id);
+    if (!other->backend || other->backend == call.backend) continue;
+    if (auto error = Prepare(*other)) {
+      LogWarning(call.id + ": " + id + " cannot stand in: " + error->message);
+      continue;
+    }
+    TakeFingerprint(*other);
+    other->head.created = NowMicros() / 1'000'000;
+    return other;
+  }
+  return nullptr;
+}
+
+asio::awaitable<Settled> Pipeline::State::Commit(const Flight& flight, Ended ended) {
+  const std::shared_ptr<const Call> call = flight.call();
+  const RunEnd& end = ended.end;
   Settled settled;
   store::AppendRequest entry;
-  if (end.outcome == RunEnd::Outcome::kComplete) {
-    entry = GeneratedEntry(call, flight.head(), flight.trace(), run_micros);
+  const bool complete = end.outcome == RunEnd::Outcome::kComplete;
+  const bool answered = complete || end.outcome == RunEnd::Outcome::kIncomplete;
+  if (answered) {
+    entry = GeneratedEntry(*call, flight.transcript(), end, ended.micros);
     settled.output_digest = Sha256(entry.response);
-    if (!call.KeepsPayload()) DropPayload(entry);
+    if (!call->KeepsPayload()) DropPayload(entry);
   } else if (end.outcome == RunEnd::Outcome::kCancelled) {
     settled.error = {.status = 503, .message = "The run was cancelled.", .code = "cancelled"};
-    entry = UnansweredEntry(call, Kind::kCancelled, "client_gone", nullptr, flight.Generated());
+    entry = UnansweredEntry(*call, Kind::kCancelled, "client_gone", nullptr, flight.Generated());
+    AddReport(entry, end);
   } else {
     settled.error = end.error;
     const Kind kind = end.error.status < 500 ? Kind::kRefused : Kind::kFailed;
-    entry = UnansweredEntry(call, kind, end.cause, &end.error, flight.Generated());
+    entry = UnansweredEntry(*call, kind, end.cause, &end.error, flight.Generated());
+    AddReport(entry, end);
   }
+  entry.closes_intent = ended.intent;
 
   const int64_t began = MonotonicMicros();
   auto appended = co_await answerer.Append(std::move(entry));
   metrics.CountCommit(appended.ok(), static_cast<double>(MonotonicMicros() - began) * 1e-6);
   if (!appended.ok()) {
     settled.error = RecordingFailed();
-  } else if (end.outcome == RunEnd::Outcome::kComplete) {
+  } else if (answered) {
     settled.committed = true;
+    settled.complete = complete;
+    settled.broken = end.broken;
     settled.entry = appended->entry;
-    metrics.CountTokens(flight.trace().prompt_tokens, flight.trace().Generated());
+    const Trace& trace = flight.transcript().trace;
+    const bool reply = flight.transcript().reply.has_value();
+    metrics.CountTokens(reply ? end.reply.prompt_tokens : trace.prompt_tokens,
+                        reply ? end.reply.completion_tokens : trace.Generated());
   }
   co_return settled;
 }
 
-void Pipeline::State::Sample(const std::shared_ptr<const Call>& call, const Flight& flight,
-                             const Settled& settled, std::optional<uint64_t> compare_with) {
-  if (!settled.committed || !call->KeepsPayload()) return;
+void Pipeline::State::Sample(const Flight& flight, const Settled& settled,
+                             std::optional<uint64_t> compare_with) {
+  const std::shared_ptr<const Call> call = flight.call();
+  if (!settled.committed || !settled.complete || !call->KeepsPayload()) return;
   if (Verifier::Draw(call->decision.verify_rate)) {
     verifier.Offer({.entry = settled.entry,
                     .call = call,
-                    .head = flight.head(),
-                    .form = flight.form(),
+                    .head = call->head,
+                    .form = FormOf(call->request),
                     .output_digest = settled.output_digest,
-                    .trace = flight.trace()});
+                    .recorded = flight.transcript()});
   }
-  if (!compare_with) return;
+  if (!compare_with || call->backend != call->first_backend) return;
   auto stored = LoadRecorded(ledger, *compare_with, call);
   if (!stored.ok()) {
     LogError("entry " + std::to_string(*compare_with) + ": " + stored.error().message);
     return;
   }
-  stored->again = Verification::Again{flight.trace(), settled.entry};
+  stored->again = Verification::Again{flight.transcript(), settled.entry};
   verifier.Offer(*std::move(stored));
 }
 
@@ -389,15 +478,14 @@ asio::awaitable<void> Pipeline::State::Handle(Endpoint endpoint, const Request& 
 // What the server refused before Generate saw it.
 void Pipeline::State::RecordRefused(const Request& http, const HttpError& error) {
   metrics.CountRefused(error.status);
-  for (const Endpoint endpoint : kEndpoints) {
-    if (http.path != EndpointPath(endpoint)) continue;
-    metrics.CountRequest(http.path, "none", error.status);
-    const std::shared_ptr<Call> call = Accept(endpoint, http);
-    call->cache.no_store = true;  // no payload: nothing of it was checked
-    const bool hung_up = error.status == 499;
-    refusals.Offer(UnansweredEntry(*call, hung_up ? Kind::kCancelled : Kind::kRefused,
-                                   hung_up ? "client_gone" : CauseOf(error), &error, 0));
-  }
+  const std::optional<Endpoint> endpoint = EndpointOfPath(http.path);
+  if (!endpoint) return;
+  metrics.CountRequest(http.path, "none", error.status);
+  const std::shared_ptr<Call> call = Accept(*endpoint, http);
+  call->cache.no_store = true;  // no payload: nothing of it was checked
+  const bool hung_up = error.status == 499;
+  refusals.Offer(UnansweredEntry(*call, hung_up ? Kind::kCancelled : Kind::kRefused,
+                                 hung_up ? "client_gone" : CauseOf(error), &error, 0));
 }
 
 bool Pipeline::State::ConfigurationIsRecorded() const {
@@ -417,12 +505,12 @@ bool Pipeline::State::ConfigurationIsRecorded() const {
 std::string Pipeline::State::ModelJson(const ServedModel& model) const {
   return "{\"id\":" + json::Quote(model.name) +
          ",\"object\":\"model\",\"created\":" + std::to_string(model.created) +
-         ",\"owned_by\":\"verbatim\"}";
+         ",\"owned_by\":" + json::Quote(model.owner) + "}";
 }
 
 asio::awaitable<void> Pipeline::State::ListModels(ResponseSink& sink) const {
   std::string body = "{\"object\":\"list\",\"data\":[";
-  for (const ServedModel& model : options.models) {
+  for (const ServedModel& model : options.catalog.models()) {
     if (body.back() != '[') body += ",";
     body += ModelJson(model);
   }
@@ -432,7 +520,7 @@ asio::awaitable<void> Pipeline::State::ListModels(ResponseSink& sink) const {
 }
 
 asio::awaitable<void> Pipeline::State::ShowModel(const Request& http, ResponseSink& sink) const {
-  for (const ServedModel& model : options.models) {
+  for (const ServedModel& model : options.catalog.models()) {
     if (model.name != http.params.at(0)) continue;
     Headers headers;
     (void)co_await sink.SendWhole(200, std::move(headers), ModelJson(model));
@@ -469,10 +557,10 @@ Status Pipeline::RecordConfiguration() {
 void Pipeline::AddRoutes(Router& router) {
   State* state = state_.get();
   const auto client = static_cast<uint8_t>(Role::kClient);
-  for (const Endpoint endpoint : kEndpoints) {
-    router.Add({"POST", std::string(EndpointPath(endpoint)), client,
-                [state, endpoint](const Request& http, ResponseSink& sink) {
-                  return state->Handle(endpoint, http, sink);
+  for (const InboundRoute& route : InboundRoutes()) {
+    router.Add({"POST", std::string(route.pattern), client,
+                [state, route](const Request& http, ResponseSink& sink) {
+                  return state->Handle(route.endpoint, http, sink);
                 }});
   }
   router.OnRefused(
@@ -485,7 +573,7 @@ void Pipeline::AddRoutes(Router& router) {
 }
 
 bool Pipeline::Serving() const {
-  return state_->options.locked.empty() && !state_->options.models.empty() && !state_->draining;
+  return state_->options.locked.empty() && !state_->options.catalog.empty() && !state_->draining;
 }
 
 void Pipeline::Drain() {

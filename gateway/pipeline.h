@@ -14,6 +14,7 @@
 
 #include "base/result.h"
 #include "gateway/backend.h"
+#include "gateway/catalog.h"
 #include "gateway/http.h"
 
 namespace verbatim::policies {
@@ -28,17 +29,11 @@ namespace verbatim::gateway {
 class Metrics;
 struct Manifest;
 
-struct ServedModel {
-  std::string name;  // as requests say it
-  std::unique_ptr<const Backend> backend;
-  int64_t created = 0;  // seconds, for /v1/models
-};
-
 struct PipelineOptions {
   std::shared_ptr<const policies::Policy> policy;
   store::Ledger* ledger = nullptr;  // outlives the pipeline
   Metrics* metrics = nullptr;       // outlives the pipeline
-  std::vector<ServedModel> models;
+  Catalog catalog;
   const Manifest* manifest = nullptr;  // outlives the pipeline
   std::string key_secret;              // of the policy's key_secret, resolved; "": none
   // Not empty: the software lock of the policy does not hold, and this says why. Every generation

@@ -1,5 +1,6 @@
 #include "gateway/recorder.h"
 
+#include <algorithm>
 #include <charconv>
 #include <utility>
 
@@ -54,6 +55,63 @@ json::Value Object(std::initializer_list<std::pair<const char*, json::Value>> me
   return v;
 }
 
+json::Value Usage(uint64_t prompt, uint64_t completion) {
+  return Object({{"prompt_tokens", prompt}, {"completion_tokens", completion}});
+}
+
+// Of a reply's headers those that say something of the moment it was given in, and not of the
+// answer.
+bool IsOfTheMoment(std::string_view name) {
+  return name.starts_with("x-ratelimit-") || name.starts_with("anthropic-ratelimit-") ||
+         name.starts_with("retry-after") || name == "x-should-retry";
+}
+
+bool MayServeHits(const Call& call, const ReplyHead& reply, const RunEnd& end) {
+  if (end.outcome != RunEnd::Outcome::kComplete || !call.MayReuse()) return false;
+  if (reply.streamed != call.request.stream) return false;  // not the form that was asked for
+  const std::vector<std::string>& allowed = call.decision.hits.finish_reasons;
+  for (const std::string& reason : end.reply.finish_reasons) {
+    if (std::find(allowed.begin(), allowed.end(), reason) == allowed.end()) return false;
+  }
+  return true;
+}
+
+// The reply of an upstream, as it came.
+void AddReply(const Call& call, const Transcript& transcript, const RunEnd& end,
+              store::AppendRequest& entry) {
+  const ReplyHead& reply = *transcript.reply;
+  store::Record& record = entry.record;
+  entry.response = transcript.Body();
+  record.serves_hits = MayServeHits(call, reply, end);
+  record.usage = Usage(end.reply.prompt_tokens, end.reply.completion_tokens);
+  if (!end.reply.usage.is_null()) record.usage.Set("reported", end.reply.usage);
+  json::Value headers = json::Value::MakeObject();
+  for (const auto& [name, value] : reply.headers) {
+    if (!IsOfTheMoment(name)) headers.Set(name, value);
+  }
+  const bool usage = call.request.include_usage || call.prepared->requests_usage();
+  record.response = Object({{"status", reply.status},
+                            {"form", reply.streamed ? "stream" : "plain"},
+                            {"include_usage", reply.streamed && usage},
+                            {"content_type", reply.content_type},
+                            {"headers", std::move(headers)}});
+  json::Value reported = json::Value::MakeObject();
+  if (!end.reply.id.empty()) reported.Set("id", end.reply.id);
+  if (!end.reply.model.empty()) reported.Set("model", end.reply.model);
+  if (!end.reply.system_fingerprint.empty()) {
+    reported.Set("system_fingerprint", end.reply.system_fingerprint);
+  }
+  json::Value reasons = json::Value::MakeArray();
+  for (const std::string& reason : end.reply.finish_reasons) reasons.Append(reason);
+  reported.Set("finish_reasons", std::move(reasons));
+  if (end.outcome != RunEnd::Outcome::kComplete) {
+    record.extra.Set("incomplete", end.cause);
+    entry.detail = Object({{"reason", end.cause}});
+  }
+  if (!record.backend.is_object()) record.backend = json::Value::MakeObject();
+  record.backend.Set("reported", std::move(reported));
+}
+
 }  // namespace
 
 CacheControl ParseCacheControl(std::string_view header) {
@@ -95,22 +153,78 @@ std::optional<AnswerForm> FormOf(const store::Record& record) {
   return AnswerForm{form->as_string() == "stream", usage->as_bool()};
 }
 
-store::AppendRequest GeneratedEntry(const Call& call, const AnswerHead& head, const Trace& trace,
-                                    int64_t run_micros) {
-  store::AppendRequest entry = EntryOf(call, store::Kind::kGenerated);
-  const AnswerForm form = FormOf(call.request);
-  entry.response = Render(head, trace, form);
-  entry.trace = EncodeTrace(trace);
+std::optional<ReplyHead> ReplyOf(const store::Record& record) {
+  const json::Value* type = record.response.Find("content_type");
+  const json::Value* status = record.response.Find("status");
+  const json::Value* headers = record.response.Find("headers");
+  const std::optional<AnswerForm> form = FormOf(record);
+  if (!form || !type || !type->is_string() || !status || !headers || !headers->is_object()) {
+    return std::nullopt;
+  }
+  ReplyHead reply;
+  reply.status = static_cast<int>(status->AsInt64().value_or(200));
+  reply.content_type = type->as_string();
+  reply.streamed = form->streamed;
+  for (const auto& [name, value] : headers->members()) {
+    if (value.is_string()) reply.headers.emplace_back(name, value.as_string());
+  }
+  return reply;
+}
+
+bool Call::MayReuse() const {
+  switch (prepared->reuse()) {
+    case Reuse::kAlways:
+      return true;
+    case Reuse::kSampled:
+      return decision.hits.sampled;
+    case Reuse::kStateful:
+      return decision.hits.stateful;
+  }
+  return false;
+}
+
+store::AppendRequest GeneratedEntry(const Call& call, const Transcript& transcript,
+                                    const RunEnd& end, int64_t run_micros) {
+  const bool complete = end.outcome == RunEnd::Outcome::kComplete;
+  store::AppendRequest entry =
+      EntryOf(call, complete ? store::Kind::kGenerated : store::Kind::kFailed);
+  if (!complete) entry.outcome = "incomplete";
   store::Record& record = entry.record;
-  record.serves_hits = true;
-  record.chain_heads = trace.Chains();
-  record.created = head.created;
-  record.usage = Object({{"prompt_tokens", static_cast<uint64_t>(trace.prompt_tokens)},
-                         {"completion_tokens", trace.Generated()}});
+  record.created = call.head.created;
   record.timings = Object({{"run_micros", run_micros}, {"received_micros", call.received_micros}});
-  record.response = Object({{"status", 200},
-                            {"form", form.streamed ? "stream" : "plain"},
-                            {"include_usage", form.include_usage}});
+  if (transcript.reply) {
+    AddReply(call, transcript, end, entry);
+  } else {
+    const AnswerForm form = FormOf(call.request);
+    entry.response = Render(call.head, transcript.trace, form);
+    entry.trace = EncodeTrace(transcript.trace);
+    record.serves_hits = true;
+    record.chain_heads = transcript.trace.Chains();
+    record.usage = Usage(transcript.trace.prompt_tokens, transcript.trace.Generated());
+    record.response = Object({{"status", 200},
+                              {"form", form.streamed ? "stream" : "plain"},
+                              {"include_usage", form.include_usage}});
+  }
+  AddReport(entry, end);
+  return entry;
+}
+
+void AddReport(store::AppendRequest& entry, const RunEnd& end) {
+  if (!end.report.is_object()) return;
+  json::Value& backend = entry.record.backend;
+  if (!backend.is_object()) backend = json::Value::MakeObject();
+  for (const auto& [name, value] : end.report.members()) backend.Set(name, value);
+}
+
+store::AppendRequest IntentEntry(const Call& call) {
+  store::AppendRequest entry = EntryOf(call, store::Kind::kIntent);
+  // The answer's entry is what the request id finds.
+  entry.record.request_id.clear();
+  entry.record.extra.Set("request_id", call.id);
+  entry.record.timings = Object({{"received_micros", call.received_micros}});
+  json::Value standby = json::Value::MakeArray();
+  for (const std::string& id : call.backend->fallbacks()) standby.Append(id);
+  if (!standby.items().empty()) entry.record.extra.Set("fallbacks", std::move(standby));
   return entry;
 }
 
@@ -129,7 +243,7 @@ store::AppendRequest UnansweredEntry(const Call& call, store::Kind kind, std::st
   entry.record.timings = Object({{"received_micros", call.received_micros}});
   if (error) {
     entry.record.response = Object({{"status", error->status}, {"form", "error"}});
-    if (call.KeepsPayload()) entry.response = ErrorJson(*error);
+    if (call.KeepsPayload()) entry.response = error->body.empty() ? ErrorJson(*error) : error->body;
   }
   return entry;
 }

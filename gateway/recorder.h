@@ -10,9 +10,9 @@
 
 #include "gateway/backend.h"
 #include "gateway/http.h"
-#include "gateway/trace.h"
+#include "gateway/transcript.h"
+#include "gateway/wire/answer.h"
 #include "gateway/wire/openai.h"
-#include "gateway/wire/openai_answer.h"
 #include "policies/policy.h"
 #include "store/ledger.h"
 
@@ -34,38 +34,54 @@ struct Call {
   Endpoint endpoint = Endpoint::kChatCompletions;
   std::string id;    // x-request-id
   std::string body;  // as received
+  Headers headers;   // the client's: an upstream's backend chooses among them
+  std::string query;
+  std::string deployment;  // the model, where the path names it
   Principal principal;
   int64_t received_micros = 0;
   CacheControl cache;
   std::string manifest;       // digest in hex
   std::string policy_digest;  // in hex
   // Decode, decide
+  std::shared_ptr<const Backend> backend;        // that answers
+  std::shared_ptr<const Backend> first_backend;  // that was asked first: the same, or one whose
+                                                 // fallback that is
   policies::Decision decision;
   GenerationRequest request;  // with the policy's values
   std::shared_ptr<const PreparedRequest> prepared;
+  bool length_is_open = false;  // the client named no number of tokens
   // Fingerprint
   std::optional<Digest> fingerprint;
   uint64_t seed = 0;  // in force
   AnswerHead head;    // created: of the run, so 0 until one begins
 
   bool KeepsPayload() const { return decision.mode != policies::Mode::kBypass && !cache.no_store; }
+  // Whether an answer to an equal request may be this one's: by what the request is, and by policy.
+  bool MayReuse() const;
 };
 
 // The form that a request asks for, and the one that a record keeps (nothing where it keeps none).
 AnswerForm FormOf(const GenerationRequest& request);
 std::optional<AnswerForm> FormOf(const store::Record& record);
+// The head of an upstream's recorded reply; nothing where the engine answered.
+std::optional<ReplyHead> ReplyOf(const store::Record& record);
 
-// A complete answer, in the form that `call` asked for: the result that hits serve. `head` is the
-// run's. The rendered body is in `response`, also where the call keeps no payload: the caller
-// clears it then (DropPayload).
-store::AppendRequest GeneratedEntry(const Call& call, const AnswerHead& head, const Trace& trace,
-                                    int64_t run_micros);
+// What a run made of `call`: a complete answer, which hits serve where policy lets them, or what
+// came of an upstream's (end: kComplete or kIncomplete). The body as recorded is in `response`,
+// also where the call keeps no payload: the caller clears it then (DropPayload).
+store::AppendRequest GeneratedEntry(const Call& call, const Transcript& transcript,
+                                    const RunEnd& end, int64_t run_micros);
 void DropPayload(store::AppendRequest& entry);
 
 // A request without a complete answer. kind: kRefused, kFailed or kCancelled; outcome: a short code
 // for the leaf. `error` is the answer that the client gets, null where it gets none.
 store::AppendRequest UnansweredEntry(const Call& call, store::Kind kind, std::string outcome,
                                      const HttpError* error, uint64_t generated_tokens);
+// Of a run that ended so: what its backend reports of it.
+void AddReport(store::AppendRequest& entry, const RunEnd& end);
+
+// The request leaves for an upstream, or for those that stand in for it.
+store::AppendRequest IntentEntry(const Call& call);
 
 // A stored result served to `call`, or a run of another's that it joined (kJoined). Under strict
 // policy its record says what was served: {"result","fingerprint","output_digest",...} in extra.

@@ -6,6 +6,7 @@
 #include "base/crypto.h"
 #include "base/log.h"
 #include "gateway/metrics.h"
+#include "gateway/wire/reply_convert.h"
 
 namespace verbatim::gateway {
 
@@ -17,7 +18,7 @@ struct Execution {
   std::mutex mutex;  // guards what follows
   std::condition_variable ended;
   TraceOrder order;
-  std::vector<TraceEvent> events;
+  Transcript transcript;
   std::optional<RunEnd> end;
 };
 
@@ -26,12 +27,24 @@ RunObserver Observe(const std::shared_ptr<Execution>& execution) {
       .on_piece =
           [execution](TokenPiece piece) {
             std::lock_guard lock(execution->mutex);
-            execution->order.Add(std::move(piece), execution->events);
+            execution->order.Add(std::move(piece), execution->transcript.trace.events);
           },
       .on_choice_end =
           [execution](ChoiceEnd end) {
             std::lock_guard lock(execution->mutex);
-            execution->order.Add(std::move(end), execution->events);
+            execution->order.Add(std::move(end), execution->transcript.trace.events);
+          },
+      .on_reply =
+          [execution](ReplyHead head) {
+            std::lock_guard lock(execution->mutex);
+            execution->transcript.reply = std::move(head);
+          },
+      .on_body =
+          [execution](std::vector<ReplyPiece> pieces) {
+            std::lock_guard lock(execution->mutex);
+            for (ReplyPiece& piece : pieces) {
+              execution->transcript.pieces.push_back(std::move(piece.bytes));
+            }
           },
       .on_end =
           [execution](RunEnd end) {
@@ -52,15 +65,20 @@ Result<Verification> LoadRecorded(const store::Ledger& ledger, uint64_t entry,
   if (!form || !view->record->output_digest) {
     return Error{Code::kFailedPrecondition, "the entry keeps no answer"};
   }
-  auto trace = DecodeTrace(view->trace);
-  if (!trace.ok()) return trace.error();
   Verification v;
+  if (std::optional<ReplyHead> reply = ReplyOf(*view->record)) {
+    v.recorded.reply = std::move(reply);
+    v.recorded.pieces.push_back(std::move(view->response));
+  } else {
+    auto trace = DecodeTrace(view->trace);
+    if (!trace.ok()) return trace.error();
+    v.recorded.trace = *std::move(trace);
+  }
   v.entry = entry;
   v.head = call->head;
   v.head.created = view->record->created;
   v.form = *form;
   v.output_digest = *view->record->output_digest;
-  v.trace = *std::move(trace);
   v.call = std::move(call);
   return v;
 }
@@ -118,15 +136,15 @@ void Verifier::Work() {
       working_ = true;
     }
     if (v.again) {
-      Compare(v, v.again->trace);
-    } else if (std::optional<Trace> again = Execute(v)) {
+      Compare(v, v.again->transcript);
+    } else if (std::optional<Transcript> again = Execute(v)) {
       Compare(v, *again);
     }
   }
 }
 
 // Nothing where it did not come to an end: that says nothing about the entry, and is only counted.
-std::optional<Trace> Verifier::Execute(const Verification& v) {
+std::optional<Transcript> Verifier::Execute(const Verification& v) {
   const PreparedRequest& prepared = *v.call->prepared;
   auto execution = std::make_shared<Execution>(prepared.choices());
   auto started = prepared.Start({.seed = v.call->seed, .background = true}, Observe(execution));
@@ -149,27 +167,50 @@ std::optional<Trace> Verifier::Execute(const Verification& v) {
     std::lock_guard own_lock(mutex_);
     run_ = nullptr;
   }
-  if (execution->end->outcome != RunEnd::Outcome::kComplete) {
-    if (execution->end->outcome == RunEnd::Outcome::kFailed) {
-      LogError("entry " + std::to_string(v.entry) +
-               " failed when executed again: " + execution->end->error.message);
+  const RunEnd& end = *execution->end;
+  if (end.outcome != RunEnd::Outcome::kComplete) {
+    if (end.outcome != RunEnd::Outcome::kCancelled) {
+      const std::string& why = end.error.message.empty() ? end.cause : end.error.message;
+      LogError("entry " + std::to_string(v.entry) + " failed when executed again: " + why);
     }
     metrics_->CountVerification("failed");
     return std::nullopt;
   }
-  return Trace{prepared.choices(), prepared.prompt_tokens(), std::move(execution->events)};
+  execution->transcript.trace.choices = prepared.choices();
+  execution->transcript.trace.prompt_tokens = prepared.prompt_tokens();
+  return std::move(execution->transcript);
 }
 
-void Verifier::Compare(const Verification& v, const Trace& again) {
-  std::optional<Divergence> difference = FirstDivergence(v.trace, again);
-  const std::string body = Render(v.head, again, v.form);
+// What differs first, and, of the engine's answers, where. `body`: the second answer's bytes.
+std::optional<Divergence> FindDivergence(const Verification& v, const Transcript& again,
+                                         std::string& body) {
+  if (v.recorded.reply && again.reply) {
+    body = again.Body();
+    const Endpoint endpoint = v.call->endpoint;
+    const json::Value first =
+        ComparableAnswer(endpoint, v.recorded.Body(), v.recorded.reply->streamed);
+    const json::Value second = ComparableAnswer(endpoint, body, again.reply->streamed);
+    const std::string_view what = FirstDifference(first, second);
+    if (what.empty()) return std::nullopt;
+    return Divergence{std::string(what), 0, 0};
+  }
+  if (v.recorded.reply || again.reply) return Divergence{"backend", 0, 0};
+  std::optional<Divergence> difference = FirstDivergence(v.recorded.trace, again.trace);
+  body = Render(v.head, again.trace, v.form);
   if (!difference && Sha256(body) != v.output_digest) difference = Divergence{"bytes", 0, 0};
+  return difference;
+}
+
+void Verifier::Compare(const Verification& v, const Transcript& again) {
+  std::string body;
+  const std::optional<Divergence> difference = FindDivergence(v, again, body);
+  const PreparedRequest& prepared = *v.call->prepared;
 
   store::AppendRequest entry;
   entry.kind = difference ? store::Kind::kDiverged : store::Kind::kVerified;
-  entry.model = v.call->prepared->model_digest();
+  entry.model = prepared.model_digest();
   entry.manifest = v.call->manifest;
-  entry.numerics = v.call->prepared->numerics();
+  entry.numerics = prepared.numerics();
   entry.references.push_back({"verifies", v.entry});
   if (v.again) entry.references.push_back({"result", v.again->entry});
   entry.record.tenant = v.call->principal.tenant;
@@ -177,20 +218,30 @@ void Verifier::Compare(const Verification& v, const Trace& again) {
   entry.record.name_space = v.call->decision.name_space;
   entry.record.fingerprint = v.call->fingerprint;
   entry.record.seed = v.call->seed;
-  entry.record.chain_heads = again.Chains();
+  if (!again.reply) entry.record.chain_heads = again.trace.Chains();
+  if (const json::Value* upstream = prepared.identity().Find("upstream")) {
+    entry.detail = json::Value::MakeObject();
+    entry.detail.Set("upstream", *upstream);
+    entry.record.extra = json::Value::MakeObject();
+    entry.record.extra.Set("model", v.call->request.model);
+  }
   if (difference) {
     entry.outcome = difference->what;
-    entry.detail = json::Value::MakeObject();
-    entry.detail.Set("choice", static_cast<uint64_t>(difference->choice));
-    entry.detail.Set("step", difference->step);
+    if (!entry.detail.is_object()) entry.detail = json::Value::MakeObject();
+    if (!again.reply) {
+      entry.detail.Set("choice", static_cast<uint64_t>(difference->choice));
+      entry.detail.Set("step", difference->step);
+    }
     if (v.call->KeepsPayload()) {
       entry.request = v.call->body;
       entry.response = body;
-      entry.trace = EncodeTrace(again);
+      if (!again.reply) entry.trace = EncodeTrace(again.trace);
     }
     LogError("entry " + std::to_string(v.entry) +
-             " DIVERGED when executed again: " + difference->what + " differs first at step " +
-             std::to_string(difference->step) + " of choice " + std::to_string(difference->choice));
+             " DIVERGED when executed again: " + difference->what + " differs" +
+             (again.reply ? ""
+                          : " first at step " + std::to_string(difference->step) + " of choice " +
+                                std::to_string(difference->choice)));
   }
   auto appended = ledger_->Append(std::move(entry));
   if (!appended.ok()) {

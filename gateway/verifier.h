@@ -1,7 +1,9 @@
 // Executes recorded answers again, in the background, behind whatever clients ask for, and puts the
 // outcome into the ledger: `verified`, or `diverged` with the first step that differs. Both name
-// the entry. One thread, one run at a time; the engine puts it into whatever batch runs by then, so
-// the neighbours are others than the first time.
+// the entry. An upstream is asked again, and the answers are compared as such: text, finish
+// reasons, tool calls, and what it says of its model; ids, times and usage may differ. One thread,
+// one run at a time; the engine puts it into whatever batch runs by then, so the neighbours are
+// others than the first time.
 #pragma once
 
 #include <condition_variable>
@@ -13,7 +15,7 @@
 #include <thread>
 
 #include "gateway/recorder.h"
-#include "gateway/trace.h"
+#include "gateway/transcript.h"
 
 namespace verbatim::gateway {
 
@@ -26,10 +28,10 @@ struct Verification {
   AnswerHead head{};
   AnswerForm form{};
   Digest output_digest{};
-  Trace trace{};
-  // Where the second execution is there already (a client asked for it): its trace and entry.
+  Transcript recorded{};
+  // Where the second execution is there already (a client asked for it): what it made, its entry.
   struct Again {
-    Trace trace;
+    Transcript transcript;
     uint64_t entry = 0;
   };
   std::optional<Again> again{};
@@ -59,8 +61,8 @@ class Verifier {
 
  private:
   void Work();
-  std::optional<Trace> Execute(const Verification& v);
-  void Compare(const Verification& v, const Trace& again);
+  std::optional<Transcript> Execute(const Verification& v);
+  void Compare(const Verification& v, const Transcript& again);
 
   store::Ledger* const ledger_;
   Metrics* const metrics_;

@@ -142,8 +142,8 @@ void Harness::Open(std::unique_ptr<store::KvMemory> memory, const std::string& i
   pipeline_options.policy = std::make_shared<const policies::Policy>(policy_);
   pipeline_options.ledger = ledger.get();
   pipeline_options.metrics = metrics.get();
-  pipeline_options.models.push_back({"m", std::make_unique<FakeBackend>(script), 1});
-  manifest_ = MakeManifest({{"m", pipeline_options.models[0].backend->Describe()}});
+  pipeline_options.catalog.AddModel({"m", std::make_shared<FakeBackend>(script), 1});
+  manifest_ = MakeManifest({{"m", pipeline_options.catalog.models()[0].backend->Describe()}});
   pipeline_options.manifest = &manifest_;
   pipeline_options.locked = locked_;
   pipeline = std::make_unique<Pipeline>(std::move(pipeline_options));
