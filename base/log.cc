@@ -2,13 +2,22 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <string>
 
 #include "base/clock.h"
 
 namespace verbatim {
+namespace {
+
+std::atomic<LogLevel> least_level = LogLevel::kInfo;
+
+}  // namespace
+
+void SetLogLevel(LogLevel least) { least_level.store(least, std::memory_order_relaxed); }
 
 void Log(LogLevel level, std::string_view message) {
+  if (level < least_level.load(std::memory_order_relaxed)) return;
   static constexpr const char* kNames[] = {" info  ", " warn  ", " error "};
   std::string line = FormatTime(NowMicros());
   line += kNames[static_cast<int>(level)];

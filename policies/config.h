@@ -31,7 +31,10 @@ struct ServerConfig {
   std::string listen = "127.0.0.1:8080";  // HOST:PORT
   uint64_t threads = 0;                   // that serve connections; 0: one per core
   ServerTlsConfig tls;
-  bool half_close = false;  // a client that only sends no more has not hung up
+  bool half_close = false;                // a client that only sends no more has not hung up
+  std::string access_log = "off";         // "off", "stdout", "stderr", or a file
+  uint64_t refusal_interval_ms = 60'000;  // refusals of nobody are counted in one leaf per interval
+  bool generate_traceparent = false;      // for upstreams, where a client sent none
   // Limits
   uint64_t header_bytes = 64 << 10;
   uint64_t header_count = 100;
@@ -62,7 +65,8 @@ struct Config {
   UpstreamConfigs upstreams;
   AccessConfig access;
   Tenants tenants;
-  std::string origin;  // of the log; "": chosen at the first start
+  std::string origin;              // of the log; "": chosen at the first start
+  std::string log_level = "info";  // of lines on stderr: "info", "warning", "error"
   EngineConfig engine;
   Policy policy;
   std::string policy_source = "default";  // "default", "strict", a file name, or "inline"

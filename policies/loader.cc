@@ -283,6 +283,10 @@ Result<Config> ParseConfig(std::string_view yaml, const std::string& name,
   for (auto& [model_name, model] : config.models) model.file = InFolder(folder, model.file);
   for (auto& [id, upstream] : config.upstreams) PlaceUpstream(upstream, folder);
   PlaceAccess(config.access, folder);
+  const std::string& access_log = config.server.access_log;
+  if (access_log != "off" && access_log != "stdout" && access_log != "stderr") {
+    config.server.access_log = InFolder(folder, access_log);
+  }
   ServerTlsConfig& tls = config.server.tls;
   for (std::string* file : {&tls.certificate, &tls.key, &tls.client_ca}) {
     *file = InFolder(folder, *file);
