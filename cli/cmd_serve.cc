@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/files.h"
 #include "gateway/gateway.h"
 #include "policies/loader.h"
 
@@ -78,15 +79,6 @@ class Signals {
   std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
 };
 
-// XDG Base Directory Specification: $XDG_DATA_HOME, else ~/.local/share.
-std::string DefaultDataFolder() {
-  const char* data_home = std::getenv("XDG_DATA_HOME");
-  if (data_home != nullptr && data_home[0] == '/') return std::string(data_home) + "/verbatim";
-  const char* home = std::getenv("HOME");
-  if (home == nullptr || home[0] == '\0') Fail("HOME is not set; name a data folder with --data");
-  return std::string(home) + "/.local/share/verbatim";
-}
-
 policies::Config MakeConfig(const Flags& flags) {
   policies::Config config = policies::DefaultConfig();
   if (!flags.config.empty()) {
@@ -97,7 +89,11 @@ policies::Config MakeConfig(const Flags& flags) {
   if (!flags.listen.empty()) config.server.listen = flags.listen;
   if (!flags.origin.empty()) config.origin = flags.origin;
   if (!flags.data.empty()) config.data = flags.data;
-  if (config.data.empty()) config.data = DefaultDataFolder();
+  if (config.data.empty()) {
+    auto folder = DefaultDataFolder();
+    if (!folder.ok()) Fail(folder.error().message);
+    config.data = *std::move(folder);
+  }
   if (flags.threads > 0) config.engine.threads = flags.threads;
   for (const std::string& model : flags.models) {
     const size_t equals = model.find('=');

@@ -15,5 +15,6 @@ void AddModels(CLI::App& app);
 void AddCanonical(CLI::App& app);
 void AddFingerprint(CLI::App& app);
 void AddPolicy(CLI::App& app);
+void AddKeys(CLI::App& app);
 
 }  // namespace verbatim::cli

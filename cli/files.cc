@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -38,6 +39,16 @@ Result<json::Value> ReadJson(const std::string& path) {
   auto value = json::Parse(*text);
   if (!value.ok()) return Error{value.error().code, path + ": " + value.error().message};
   return value;
+}
+
+Result<std::string> DefaultDataFolder() {
+  const char* data_home = std::getenv("XDG_DATA_HOME");
+  if (data_home != nullptr && data_home[0] == '/') return std::string(data_home) + "/verbatim";
+  const char* home = std::getenv("HOME");
+  if (home == nullptr || home[0] == '\0') {
+    return Error{Code::kNotFound, "HOME is not set; name a data folder with --data"};
+  }
+  return std::string(home) + "/.local/share/verbatim";
 }
 
 }  // namespace verbatim::cli

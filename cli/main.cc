@@ -28,6 +28,7 @@ int Run(int argc, char** argv) {
   verbatim::cli::AddCanonical(app);
   verbatim::cli::AddFingerprint(app);
   verbatim::cli::AddPolicy(app);
+  verbatim::cli::AddKeys(app);
 
   app.failure_message([](const CLI::App* a, const CLI::Error& e) {
     std::string path = a->get_name();
