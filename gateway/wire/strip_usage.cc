@@ -60,7 +60,9 @@ size_t DataLine(std::string_view bytes, std::string_view data) {
 
 std::optional<std::string> WithoutUsage(std::string_view event_bytes) {
   std::string unchanged(event_bytes);
-  const std::vector<SsePiece> pieces = ParseEventStream(event_bytes);
+  // After lone CRs a piece may begin with an LF that ends nothing (sse.h).
+  const std::string_view event = event_bytes.substr(event_bytes.starts_with('\n') ? 1 : 0);
+  const std::vector<SsePiece> pieces = ParseEventStream(event);
   if (pieces.size() != 1 || !pieces[0].event) return unchanged;
   const std::string& data = pieces[0].event->data;
   if (data.find("usage") == std::string::npos) return unchanged;
