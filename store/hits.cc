@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "base/crypto.h"
 
@@ -22,6 +23,7 @@ Result<std::vector<ClosedBatch>> Hits::Restore() {
     }
   }
   open_.clear();
+  closed_.clear();
   std::vector<ClosedBatch> left;
   Status problem;
   std::string begin;
@@ -83,14 +85,11 @@ std::vector<Status> Hits::Record(std::span<const HitRequest> hits, int64_t now) 
   for (size_t i = 0; i < hits.size(); ++i) {
     OpenBatch* batch = placed[i].batch;
     if (!batch) continue;
-    if (!written.ok()) {
-      --batch->count;
-      statuses[i] = written;
-      continue;
-    }
+    statuses[i] = written;
     if (batch->from == 0) batch->from = now;
     batch->to = std::max(batch->to, now);
   }
+  if (!written.ok()) EndInterval();
   return statuses;
 }
 
@@ -148,14 +147,17 @@ Status Hits::CheckRequestId(const HitRequest& hit, const std::string& pseudonym,
 
 std::vector<ClosedBatch> Hits::CloseInterval() {
   std::lock_guard lock(mutex_);
-  std::vector<ClosedBatch> closed;
-  if (open_.empty()) return closed;
+  EndInterval();
+  return std::exchange(closed_, {});
+}
+
+void Hits::EndInterval() {
+  if (open_.empty()) return;
   for (const auto& [tenant, batch] : open_) {
-    closed.push_back({HitBatchKey(next_.interval, batch.pseudonym), batch.from, batch.to});
+    closed_.push_back({HitBatchKey(next_.interval, batch.pseudonym), batch.from, batch.to});
   }
   open_.clear();
   ++next_.interval;
-  return closed;
 }
 
 HitCounters Hits::counters() const {

@@ -31,10 +31,11 @@ class Hits {
   Result<std::vector<ClosedBatch>> Restore();
 
   // Writes the rows and receipts of all these hits at once, in one unsynced batch; one status for
-  // each. A failure leaves it unknown whether they are stored; their rows' numbers are used again.
+  // each. A failure leaves it unknown whether they are stored, and ends the interval: their rows'
+  // numbers are never used again, and what is stored of them gets its leaf like any other hit.
   std::vector<Status> Record(std::span<const HitRequest> hits, int64_t now);
 
-  // Ends the open interval.
+  // Ends the open interval. All batches that were closed since the last time.
   std::vector<ClosedBatch> CloseInterval();
   HitCounters counters() const;  // the open interval, the first free slot
 
@@ -57,9 +58,10 @@ class Hits {
     OpenBatch* batch = nullptr;  // null: refused
     std::string key, row;        // of Table::kHit
   };
-  // What a group's hits without a row of their own yet say about request ids: id -> pseudonym.
+  // Request ids of a group whose rows are not written yet, each with its pseudonym.
   using RequestIds = std::map<std::string_view, std::string_view>;
 
+  void EndInterval();
   OpenBatch& BatchOf(const std::string& tenant);
   Result<OpenBatch::Slot*> SlotOf(OpenBatch& batch, const std::string& subject);
   Status CheckRequestId(const HitRequest& hit, const std::string& pseudonym, RequestIds& group);
@@ -72,6 +74,7 @@ class Hits {
   mutable std::mutex mutex_;  // guards everything below, and is held while a row is written
   HitCounters next_;
   std::map<std::string, OpenBatch> open_;  // by tenant
+  std::vector<ClosedBatch> closed_;        // for CloseInterval
 };
 
 }  // namespace verbatim::store

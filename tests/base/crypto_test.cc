@@ -37,6 +37,18 @@ TEST(Crypto, HmacSha256) {
             "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
 }
 
+TEST(Crypto, AKeyThatIsExpandedOnceGivesTheSame) {
+  for (const std::string& key : {std::string(), std::string("Jefe"), std::string(131, '\xaa')}) {
+    HmacSha256Key expanded(key);
+    for (const std::string& text :
+         {std::string(), std::string("Hi There"), std::string(5000, 'x')}) {
+      EXPECT_EQ(HexEncode(expanded.Of(text)), HexEncode(HmacSha256(key, text)));
+    }
+    HmacSha256Key moved(std::move(expanded));
+    EXPECT_EQ(HexEncode(moved.Of("again")), HexEncode(HmacSha256(key, "again")));
+  }
+}
+
 TEST(Crypto, AesGcm) {
   struct Case {
     const char *key, *nonce, *aad, *plain, *sealed;
