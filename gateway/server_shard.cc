@@ -1,6 +1,7 @@
 #include "gateway/server_shard.h"
 
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "base/crypto.h"
 #include "gateway/connection_io.h"
 
@@ -9,7 +10,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kTick{100};
 constexpr size_t kScratchSize = size_t{64} << 10;
-constexpr size_t kIdBytes = 16;
+constexpr size_t kIdBytes = 10;  // random ones, behind six of the time
 constexpr size_t kIdsAtOnce = 64;
 
 }  // namespace
@@ -73,9 +74,12 @@ void Shard::CloseAll() {
 std::string Shard::NewRequestId() {
   if (random_.empty()) random_ = RandomBytes(kIdBytes * kIdsAtOnce);
   const size_t rest = random_.size() - kIdBytes;
-  std::string id = "req_" + HexEncode(std::string_view(random_).substr(rest));
+  std::string bytes;
+  AppendU64(bytes, static_cast<uint64_t>(NowMicros() / 1000));
+  bytes.erase(0, 2);
+  bytes.append(random_, rest, kIdBytes);
   random_.resize(rest);
-  return id;
+  return "req_" + HexEncode(bytes);
 }
 
 }  // namespace verbatim::gateway
