@@ -250,25 +250,18 @@ asio::awaitable<bool> Exchange::ReadReply() {
     }
     if (state != ResponseParser::State::kMore) co_return true;
     MakeRoom();
-    if (broken()) co_return true;
     if (parser_->has_head()) Limit(In(options.idle_ms), FetchFault::kIdleTimeout);
   }
 }
 
-// What stays in the buffer is the beginning of a header or of a chunk's line.
+// What stays in the buffer is the beginning of a header, which its own limit ends.
 void Exchange::MakeRoom() {
-  if (filled_ < buffer_.size()) {
-    if (buffer_.size() > kReadBytes && filled_ < kReadBytes) {
-      buffer_.resize(kReadBytes);
-      buffer_.shrink_to_fit();
-    }
-    return;
+  if (filled_ == buffer_.size()) {
+    buffer_.resize(buffer_.size() * 2);
+  } else if (parser_->has_head() && buffer_.size() > kReadBytes) {
+    buffer_.resize(kReadBytes);
+    buffer_.shrink_to_fit();
   }
-  if (filled_ > pool_->origin().options().header_bytes) {
-    Break(FetchFault::kTooLarge, "a line between chunks is over the header's limit");
-    return;
-  }
-  buffer_.resize(buffer_.size() * 2);
 }
 
 bool Exchange::OnReadError(const error_code& ec) {

@@ -7,6 +7,8 @@
 #include <optional>
 #include <utility>
 
+#include "gateway/upstream/chunked_body.h"
+
 namespace verbatim::gateway {
 namespace {
 
@@ -27,29 +29,26 @@ std::string Lower(std::string_view text) {
   return out;
 }
 
-// One message, interim or final.
-class MessageParser final : public http::basic_parser<false> {
+// The header of one message, interim or final. Beast's own reading of bodies stays unused: a
+// chunked one that comes byte by byte fails an assertion there.
+class HeaderParser final : public http::basic_parser<false> {
  public:
-  MessageParser(ResponseEvents& events, size_t header_bytes, bool head) : events_(events) {
+  HeaderParser(size_t header_bytes, bool head) {
     header_limit(static_cast<uint32_t>(header_bytes));
-    body_limit(boost::none);  // counted by whoever feeds it
-    eager(false);             // up to the header's end, so that its bytes can be counted
+    body_limit(boost::none);
+    eager(false);  // it stops behind the header
     skip(head);
   }
 
+  int status() const { return status_; }
   bool interim() const { return status_ / 100 == 1; }
-  bool stopped() const { return stopped_; }
   const std::string& why() const { return why_; }
+  Headers TakeHeaders() { return std::move(headers_); }
 
  private:
   void Refuse(error_code& ec, const char* why) {
     why_ = why;
     ec = http::error::bad_value;
-  }
-  void Pass(bool goes_on, error_code& ec) {
-    if (goes_on) return;
-    stopped_ = true;
-    ec = http::error::end_of_stream;  // any error ends the parsing
   }
 
   void on_request_impl(http::verb, beast::string_view, beast::string_view, int,
@@ -63,37 +62,20 @@ class MessageParser final : public http::basic_parser<false> {
 
   void on_field_impl(http::field field, beast::string_view name, beast::string_view value,
                      error_code& ec) override {
-    if (trailer_) return;
     if (field == http::field::transfer_encoding && Lower(View(value)) != "chunked") {
       return Refuse(ec, "a transfer-encoding other than chunked");
     }
     headers_.emplace_back(Lower(View(name)), std::string(View(value)));
   }
 
-  void on_header_impl(error_code& ec) override {
-    trailer_ = true;
-    if (interim()) return;
-    const auto announced = content_length();
-    const int64_t length = announced ? static_cast<int64_t>(std::min(*announced, kMaxLength)) : -1;
-    FetchHead reply{.status = status_, .headers = std::move(headers_)};
-    Pass(events_.OnHead(std::move(reply), length), ec);
-  }
-
+  void on_header_impl(error_code&) override {}
   void on_body_init_impl(const boost::optional<uint64_t>&, error_code&) override {}
-  size_t on_body_impl(beast::string_view body, error_code& ec) override {
-    if (!body.empty()) Pass(events_.OnBody(View(body)), ec);
-    return body.size();
-  }
+  size_t on_body_impl(beast::string_view, error_code&) override { return 0; }
   void on_chunk_header_impl(uint64_t, beast::string_view, error_code&) override {}
-  size_t on_chunk_body_impl(uint64_t, beast::string_view body, error_code& ec) override {
-    return on_body_impl(body, ec);
-  }
+  size_t on_chunk_body_impl(uint64_t, beast::string_view, error_code&) override { return 0; }
   void on_finish_impl(error_code&) override {}
 
-  ResponseEvents& events_;
   int status_ = 0;
-  bool trailer_ = false;  // fields that come now stand behind the body
-  bool stopped_ = false;
   std::string why_;
   Headers headers_;
 };
@@ -106,91 +88,141 @@ struct ResponseParser::Impl {
   const bool head;
   uint64_t total_left;
   size_t header_left;
-  int interim = 0;
-  bool has_head = false;
-  bool closed = false;
-  std::string why{};
-  std::optional<MessageParser> message{};
 
-  void Start() { message.emplace(events, header_bytes, head); }
+  int interim = 0;
+  std::optional<HeaderParser> header{};
+  bool has_head = false;
+  bool keep_alive = false;
+  bool done = false;         // by what the reply itself says
+  bool closed = false;       // by the connection's end
+  int64_t length_left = -1;  // of a body whose length was announced
+  std::optional<ChunkedBody> chunks{};
+  std::string why{};
 
   State Malformed(std::string reason) {
     why = std::move(reason);
     return State::kMalformed;
   }
-  State Judge(const error_code& ec) {
-    if (message->stopped()) return State::kStopped;
-    if (ec == http::error::header_limit) return State::kTooLarge;
-    return Malformed(message->why().empty() ? ec.message() : message->why());
-  }
+  size_t PutHeader(std::string_view bytes, State& state);
+  State OnHeader();
+  size_t PutBody(std::string_view bytes, State& state);
 };
 
 ResponseParser::ResponseParser(ResponseEvents& events, size_t header_bytes, uint64_t total_bytes,
                                bool head)
     : impl_(new Impl{events, header_bytes, head, total_bytes, header_bytes}) {
-  impl_->Start();
+  impl_->header.emplace(header_bytes, head);
 }
 ResponseParser::~ResponseParser() = default;
 
 size_t ResponseParser::Put(std::string_view bytes, State& state) {
   Impl& impl = *impl_;
+  state = State::kMore;
+  size_t taken = impl.has_head ? 0 : impl.PutHeader(bytes, state);
+  if (impl.has_head && state == State::kMore && taken < bytes.size()) {
+    taken += impl.PutBody(bytes.substr(taken), state);
+  }
+  if (taken > impl.total_left) state = State::kTooLarge;
+  impl.total_left -= std::min<uint64_t>(taken, impl.total_left);
+  return taken;
+}
+
+size_t ResponseParser::Impl::PutHeader(std::string_view bytes, State& state) {
   size_t taken = 0;
-  for (;;) {
-    error_code ec;
-    const bool in_header = !impl.has_head;
+  while (taken < bytes.size()) {
     const std::string_view rest = bytes.substr(taken);
-    const size_t n = impl.message->put(boost::asio::const_buffer(rest.data(), rest.size()), ec);
+    error_code ec;
+    const size_t n = header->put(boost::asio::const_buffer(rest.data(), rest.size()), ec);
     taken += n;
-    if (n > impl.total_left || (in_header && n > impl.header_left)) {
+    const bool waits = ec == http::error::need_more;
+    if (n + (waits ? rest.size() - n : 0) > header_left || ec == http::error::header_limit) {
       state = State::kTooLarge;
       return taken;
     }
-    impl.total_left -= n;
-    if (in_header) impl.header_left -= n;
-
-    if (ec == http::error::need_more) {
-      const bool fits = !in_header || rest.size() - n <= impl.header_left;
-      state = fits ? State::kMore : State::kTooLarge;
-      return taken;
-    }
+    header_left -= n;
+    if (waits) return taken;
     if (ec) {
-      state = impl.Judge(ec);
+      state = Malformed(header->why().empty() ? ec.message() : header->why());
       return taken;
     }
-    if (in_header && impl.message->is_header_done() && !impl.message->interim()) {
-      impl.has_head = true;
-      impl.message->eager(true);
-    }
-    if (impl.message->is_done()) {
-      if (impl.has_head) {
-        state = State::kDone;
-        return taken;
-      }
-      if (++impl.interim > kMaxInterim) {
-        state = impl.Malformed("too many 1xx replies");
-        return taken;
-      }
-      impl.Start();
-    }
-    if (taken == bytes.size()) {
-      state = State::kMore;
+    if (!header->interim()) {
+      state = OnHeader();
       return taken;
     }
+    if (++interim > kMaxInterim) {
+      state = Malformed("too many 1xx replies");
+      return taken;
+    }
+    header.emplace(header_bytes, head);
   }
+  return taken;
+}
+
+ResponseParser::State ResponseParser::Impl::OnHeader() {
+  has_head = true;
+  keep_alive = header->keep_alive();
+  done = header->is_done();  // there is no body, whatever its length is said to be
+  const auto announced = header->content_length();
+  const int64_t length =
+      announced ? static_cast<int64_t>(std::min(*announced, kMaxLength)) : int64_t{-1};
+  if (!done && header->chunked()) chunks.emplace(header_bytes);
+  if (!done && announced) length_left = length;
+  FetchHead reply{.status = header->status(), .headers = header->TakeHeaders()};
+  header.reset();
+  if (!events.OnHead(std::move(reply), length)) return State::kStopped;
+  return done ? State::kDone : State::kMore;
+}
+
+size_t ResponseParser::Impl::PutBody(std::string_view bytes, State& state) {
+  if (chunks) {
+    ChunkedBody::State chunk = ChunkedBody::State::kMore;
+    const ChunkedBody::Sink sink = [this](std::string_view data) { return events.OnBody(data); };
+    const size_t taken = chunks->Put(bytes, sink, chunk);
+    switch (chunk) {
+      case ChunkedBody::State::kMore:
+        break;
+      case ChunkedBody::State::kDone:
+        state = State::kDone;
+        break;
+      case ChunkedBody::State::kStopped:
+        state = State::kStopped;
+        break;
+      case ChunkedBody::State::kTooLarge:
+        state = State::kTooLarge;
+        break;
+      case ChunkedBody::State::kMalformed:
+        state = Malformed("a bad line between chunks");
+        break;
+    }
+    done = state == State::kDone;
+    return taken;
+  }
+  if (length_left >= 0 && static_cast<uint64_t>(length_left) < bytes.size()) {
+    bytes = bytes.substr(0, static_cast<size_t>(length_left));
+  }
+  if (!events.OnBody(bytes)) {
+    state = State::kStopped;
+    return bytes.size();
+  }
+  if (length_left >= 0) {
+    length_left -= static_cast<int64_t>(bytes.size());
+    done = length_left == 0;
+    if (done) state = State::kDone;
+  }
+  return bytes.size();
 }
 
 ResponseParser::State ResponseParser::PutEnd() {
   Impl& impl = *impl_;
-  error_code ec;
-  if (!impl.has_head) return impl.Malformed("it ended inside its header");
-  impl.message->put_eof(ec);
-  if (ec) return impl.Malformed("it ended inside its body");
+  if (!impl.has_head || impl.chunks || impl.length_left >= 0) {
+    return impl.Malformed("it ended too early");
+  }
   impl.closed = true;
   return State::kDone;
 }
 
 bool ResponseParser::has_head() const { return impl_->has_head; }
-bool ResponseParser::keep_alive() const { return !impl_->closed && impl_->message->keep_alive(); }
+bool ResponseParser::keep_alive() const { return impl_->done && impl_->keep_alive; }
 bool ResponseParser::ended_by_close() const { return impl_->closed; }
 std::string_view ResponseParser::why() const { return impl_->why; }
 

@@ -1,6 +1,6 @@
-// HTTP/1.x replies from bytes cut anywhere, on Beast's parser, with what it leaves to its user:
-// 1xx replies are skipped, limits count everything, and whatever is ambiguous about the body's
-// length is refused.
+// HTTP/1.x replies from bytes cut anywhere: headers by Beast's parser, bodies by our own. 1xx
+// replies are skipped, limits count everything, and whatever is ambiguous about the body's length
+// is refused.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ class ResponseParser {
     kMore,
     kDone,       // the reply is whole
     kStopped,    // by the events
-    kTooLarge,   // more header bytes, or bytes at all, than allowed
+    kTooLarge,   // more header bytes, bytes of a line between chunks, or bytes at all, than allowed
     kMalformed,  // see why()
   };
 
@@ -35,8 +35,8 @@ class ResponseParser {
   ResponseParser(ResponseEvents& events, size_t header_bytes, uint64_t total_bytes, bool head);
   ~ResponseParser();
 
-  // Takes what it can of `bytes` and says how many; what is left comes again, with more behind it.
-  // Not called again after any state but kMore.
+  // Takes what it can of `bytes` and says how many; what is left of a header comes again, with more
+  // behind it. Not called again after any state but kMore.
   size_t Put(std::string_view bytes, State& state);
   // The connection has ended: kDone where that ends the body, else kMalformed.
   State PutEnd();

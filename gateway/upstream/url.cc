@@ -2,6 +2,7 @@
 
 #include <boost/url/parse.hpp>
 #include <boost/url/url_view.hpp>
+#include <charconv>
 
 namespace verbatim::gateway {
 namespace {
@@ -48,8 +49,14 @@ Result<Url> ParseUrl(std::string_view text) {
 
   url.port = url.https ? 443 : 80;
   if (view.has_port()) {
-    url.port = view.port_number();
-    if (url.port == 0) return Bad("has a port outside 1 to 65535");
+    // Not port_number(): it wraps around beyond 65535 now and then.
+    const std::string digits = view.port();
+    unsigned port = 0;
+    const auto [end, ec] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
+    if (ec != std::errc() || end != digits.data() + digits.size() || port == 0 || port > 65535) {
+      return Bad("has a port outside 1 to 65535");
+    }
+    url.port = static_cast<uint16_t>(port);
   }
   url.path = view.encoded_path();
   if (view.has_userinfo()) {
