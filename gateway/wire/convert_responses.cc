@@ -68,7 +68,7 @@ void ResponseWriter::Whole(const char* type, const char* status) {
   Value begun = response_;
   begun.Set("status", status);
   begun.Set("output", Value::MakeArray());
-  for (const char* name : {"usage", "completed_at"}) {
+  for (const char* name : {"usage", "completed_at", "incomplete_details"}) {
     if (Value* value = begun.Find(name)) *value = Value();
   }
   Event(type, With(Value::MakeObject(), "response", std::move(begun)));
@@ -168,13 +168,14 @@ bool ResponseWriter::WriteItem(size_t index, const Value& item) {
 
 std::optional<std::string> ResponseWriter::Run() {
   const Value* output = FindArray(response_, "output");
-  if (output == nullptr || FindText(response_, "status") != "completed") return std::nullopt;
+  const std::string_view status = FindText(response_, "status");
+  if (output == nullptr || (status != "completed" && status != "incomplete")) return std::nullopt;
   Whole("response.created", "in_progress");
   Whole("response.in_progress", "in_progress");
   for (size_t i = 0; i < output->items().size(); ++i) {
     if (!WriteItem(i, output->items()[i])) return std::nullopt;
   }
-  Event("response.completed", With(Value::MakeObject(), "response", response_));
+  Event("response." + std::string(status), With(Value::MakeObject(), "response", response_));
   return std::move(out_);
 }
 
@@ -187,9 +188,9 @@ std::optional<std::string> ResponseOfEvents(std::string_view stream) {
     const Result<Value> event = json::Parse(piece.event->data, kEventLimits);
     if (!event.ok() || !event->is_object()) continue;
     const std::string_view type = FindText(*event, "type");
-    if (type == "error" || type == "response.failed" || type == "response.incomplete") break;
+    if (type == "error" || type == "response.failed") break;
     if (type == "response.output_text.delta") streamed_text += FindText(*event, "delta");
-    if (type != "response.completed") continue;
+    if (type != "response.completed" && type != "response.incomplete") continue;
     const Value* response = FindObject(*event, "response");
     // Some vendors' last event leaves out what the others said.
     if (response == nullptr || OutputText(*response) != streamed_text) break;

@@ -98,6 +98,9 @@ void AddParts(const Value* parts, std::string_view type, std::string_view member
 Value OfResponse(const Value& response) {
   Said said;
   said.finish_reason = FindText(response, "status");
+  if (const Value* details = FindObject(response, "incomplete_details")) {
+    said.finish_reason = FindText(*details, "reason");
+  }
   const Value* output = FindArray(response, "output");
   if (output == nullptr) return std::move(said).Choice();
   for (const Value& item : output->items()) {

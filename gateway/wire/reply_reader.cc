@@ -57,7 +57,7 @@ class Judge {
   const uint32_t asked_;
   bool any_ = false;                // an event with data, or a body
   bool ended_ = false;              // as the protocol demands, or a plain body was read
-  bool status_completed_ = false;   // of a response
+  bool answers_ = false;            // of a response: its status is an answer's
   bool started_ = false;            // of a message
   bool has_reason_member_ = false;  // a choice with a finish_reason, be it null
   bool has_answer_ = false;         // of embeddings and count_tokens
@@ -188,7 +188,7 @@ void Judge::TakeResponseEvent(const Value& event) {
   if (type == "response.completed" || type == "response.incomplete" || type == "response.failed") {
     ended_ = true;
     TakeResponse(*response);
-    status_completed_ = status_completed_ && type == "response.completed";
+    answers_ = answers_ && type == "response." + std::string(FindText(*response, "status"));
   }
 }
 
@@ -198,9 +198,9 @@ void Judge::TakeResponse(const Value& response) {
   if (FindPresent(response, "error") != nullptr) return Fail("error_event");
   if (FindArray(response, "output") == nullptr) return Fail("unknown_shape");
   const std::string_view status = FindText(response, "status");
-  status_completed_ = status == "completed";
   const Value* details = FindObject(response, "incomplete_details");
   const std::string_view reason = details ? FindText(*details, "reason") : std::string_view();
+  answers_ = status == "completed" || (status == "incomplete" && !reason.empty());
   reasons_ = {std::string(reason.empty() ? status : reason)};
 }
 
@@ -276,7 +276,7 @@ std::string_view Judge::WhyNot(bool whole) const {
       return reasons || never_says ? "" : "no_finish_reason";
     }
     case Endpoint::kResponses:
-      return status_completed_ ? "" : "not_completed";
+      return answers_ ? "" : "not_completed";
     case Endpoint::kMessages:
       if (!started_) return "unknown_shape";
       return reasons_.empty() ? "no_finish_reason" : "";

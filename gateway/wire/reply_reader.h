@@ -6,8 +6,9 @@
 //             whose chunks have no finish_reason member at all: [DONE] after a chunk with usage.
 //     plain   a finish_reason for each choice; or none in any, and usage
 //   responses
-//     stream  response.completed, whose response has status "completed"
-//     plain   status "completed"
+//     stream  response.completed, or response.incomplete, with a response of that status
+//     plain   status "completed"; or "incomplete" with a reason in incomplete_details (cut at the
+//             length, filtered), which is then its finish reason
 //   messages
 //     stream  message_start, message_delta with a stop_reason, message_stop
 //     plain   type "message" with a stop_reason

@@ -331,6 +331,8 @@ TEST(PlainToStream, ComesBackAsItWas) {
            {"type":"function_call","id":"fc","call_id":"x","name":"f","arguments":"{}","status":"completed"},
            {"type":"web_search_call","id":"ws","status":"completed","action":{}}],
            "usage":{"input_tokens":1,"output_tokens":2}})"},
+      {kResponses,
+       R"({"id":"r","status":"incomplete","incomplete_details":{"reason":"max_output_tokens"},"output":[]})"},
   };
   for (const Case& c : cases) {
     for (const bool include_usage : {true, false}) {
@@ -380,7 +382,7 @@ TEST(PlainToStream, WhatDoesNotComeBackIsAMiss) {
       {kMessages, R"({"type":"message","content":[3],"stop_reason":"end_turn"})"},
       {kMessages,
        R"({"type":"message","content":[{"type":"text","text":5}],"stop_reason":"end_turn"})"},
-      {kResponses, R"({"status":"incomplete","output":[]})"},
+      {kResponses, R"({"status":"queued","output":[]})"},
       {kResponses, R"({"status":"completed","output":[7]})"},
       {Endpoint::kEmbeddings, R"({"data":[]})"},
   };
