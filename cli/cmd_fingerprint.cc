@@ -116,9 +116,7 @@ bool Given(const json::Value& body, const char* field) {
 // The steps of gateway/pipeline.cc up to the fingerprint.
 gateway::Envelope MakeEnvelope(const Flags& flags, const std::string& file,
                                const policies::Config& config, Backends& backends) {
-  const auto endpoint = flags.endpoint == gateway::EndpointPath(gateway::Endpoint::kCompletions)
-                            ? gateway::Endpoint::kCompletions
-                            : gateway::Endpoint::kChatCompletions;
+  const gateway::Endpoint endpoint = *gateway::EndpointOfPath(flags.endpoint);
   const auto text = ReadWhole(file);
   if (!text.ok()) Fail(text.error().message, 2);
   const json::Value body = OrFail(file, gateway::ParseBody(*text));
@@ -131,7 +129,8 @@ gateway::Envelope MakeEnvelope(const Flags& flags, const std::string& file,
   gateway::Envelope envelope{
       std::move(decision.name_space), flags.endpoint, std::move(decision.request), {}, {}};
   if (const gateway::Backend* backend = backends.Find(request.model)) {
-    const bool open = !Given(body, "max_tokens") && !Given(body, "max_completion_tokens");
+    const bool open = !Given(body, "max_tokens") && !Given(body, "max_completion_tokens") &&
+                      !Given(body, "max_output_tokens");
     auto prepared = OrFail(
         file, backend->Prepare(request, {.clock_micros = NowMicros(), .length_is_open = open}));
     envelope.identity = prepared->identity();
@@ -199,8 +198,12 @@ void AddFingerprint(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "fingerprint", "Print the fingerprint of a request, or why two requests differ");
   command->add_option("FILE", flags->file, "The request's JSON; - is standard input")->required();
+  std::vector<std::string> endpoints;
+  for (const gateway::Endpoint e : gateway::AllEndpoints()) {
+    endpoints.emplace_back(gateway::EndpointPath(e));
+  }
   command->add_option("--endpoint", flags->endpoint, "The request's path (/v1/chat/completions)")
-      ->check(CLI::IsMember({"/v1/chat/completions", "/v1/completions"}))
+      ->check(CLI::IsMember(endpoints))
       ->type_name("PATH");
   command->add_option("--tenant", flags->tenant, "Who asks (default)")->type_name("NAME");
   command->add_option("--subject", flags->subject, "Who asks within the tenant (anonymous)")

@@ -243,7 +243,12 @@ store::AppendRequest UnansweredEntry(const Call& call, store::Kind kind, std::st
   entry.record.timings = Object({{"received_micros", call.received_micros}});
   if (error) {
     entry.record.response = Object({{"status", error->status}, {"form", "error"}});
-    if (call.KeepsPayload()) entry.response = error->body.empty() ? ErrorJson(*error) : error->body;
+    if (call.KeepsPayload()) {
+      entry.response = error->body;
+      if (entry.response.empty()) {
+        entry.response = ErrorJson(*error, ErrorFormOf(call.endpoint), call.id);
+      }
+    }
   }
   return entry;
 }

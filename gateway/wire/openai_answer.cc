@@ -43,11 +43,36 @@ class CompletionStream : public StreamWriter {
   CompletionStream(const AnswerHead& head, uint32_t choices, bool include_usage)
       : head_(head), choices_(choices), include_usage_(include_usage) {}
 
-  std::string Begin() override { return StreamBegin(head_, choices_, include_usage_); }
-  std::string Event(const TraceEvent& event) override {
-    return StreamEvent(head_, event, include_usage_);
+  std::string Begin() override {
+    if (!IsChat(head_)) return "";
+    std::string events;
+    for (uint32_t i = 0; i < choices_; ++i) {
+      events += Chunk(head_, i, R"("delta":{"role":"assistant","content":"","refusal":null})", "",
+                      include_usage_);
+    }
+    return events;
   }
-  std::string End(const Trace& trace) override { return StreamEnd(head_, trace, include_usage_); }
+
+  std::string Event(const TraceEvent& event) override {
+    std::string says;
+    if (!IsChat(head_)) {
+      says = "\"text\":" + json::Quote(event.text);
+    } else if (event.end) {
+      says = "\"delta\":{}";
+    } else {
+      says = "\"delta\":{\"content\":" + json::Quote(event.text) + "}";
+    }
+    return Chunk(head_, event.choice, says, event.finish_reason, include_usage_);
+  }
+
+  std::string End(const Trace& trace) override {
+    std::string events;
+    if (include_usage_) {
+      events += "data: " + Opening(head_, ChunkObject(head_)) + "]," + Usage(trace) + "}\n\n";
+    }
+    return events + "data: [DONE]\n\n";
+  }
+
   std::string Error(const HttpError& error, std::string_view) const override {
     return CompletionStreamError(error);
   }
@@ -92,37 +117,5 @@ std::unique_ptr<StreamWriter> NewCompletionStream(const AnswerHead& head, uint32
 std::string CompletionStreamError(const HttpError& error) {
   return "data: " + ErrorJson(error) + "\n\n";
 }
-
-std::string StreamBegin(const AnswerHead& head, uint32_t choices, bool include_usage) {
-  if (!IsChat(head)) return "";
-  std::string events;
-  for (uint32_t i = 0; i < choices; ++i) {
-    events += Chunk(head, i, R"("delta":{"role":"assistant","content":"","refusal":null})", "",
-                    include_usage);
-  }
-  return events;
-}
-
-std::string StreamEvent(const AnswerHead& head, const TraceEvent& event, bool include_usage) {
-  std::string says;
-  if (!IsChat(head)) {
-    says = "\"text\":" + json::Quote(event.text);
-  } else if (event.end) {
-    says = "\"delta\":{}";
-  } else {
-    says = "\"delta\":{\"content\":" + json::Quote(event.text) + "}";
-  }
-  return Chunk(head, event.choice, says, event.finish_reason, include_usage);
-}
-
-std::string StreamEnd(const AnswerHead& head, const Trace& trace, bool include_usage) {
-  std::string events;
-  if (include_usage) {
-    events += "data: " + Opening(head, ChunkObject(head)) + "]," + Usage(trace) + "}\n\n";
-  }
-  return events + "data: [DONE]\n\n";
-}
-
-std::string StreamError(const HttpError& error) { return CompletionStreamError(error); }
 
 }  // namespace verbatim::gateway

@@ -17,10 +17,4 @@ std::unique_ptr<StreamWriter> NewCompletionStream(const AnswerHead& head, uint32
                                                   bool include_usage);
 std::string CompletionStreamError(const HttpError& error);
 
-// The writer's parts as functions.
-std::string StreamBegin(const AnswerHead& head, uint32_t choices, bool include_usage);
-std::string StreamEvent(const AnswerHead& head, const TraceEvent& event, bool include_usage);
-std::string StreamEnd(const AnswerHead& head, const Trace& trace, bool include_usage);
-std::string StreamError(const HttpError& error);
-
 }  // namespace verbatim::gateway
