@@ -49,13 +49,6 @@ std::string QuoteOrNull(std::string_view s) { return s.empty() ? "null" : json::
 
 }  // namespace
 
-std::string_view FindHeader(const Headers& headers, std::string_view name) {
-  for (const auto& [key, value] : headers) {
-    if (key == name) return value;
-  }
-  return {};
-}
-
 std::string ErrorJson(const HttpError& error, ErrorForm form, std::string_view request_id) {
   if (form == ErrorForm::kAnthropic) {
     return R"({"type":"error","error":{"type":")" + std::string(AnthropicType(error.status)) +

@@ -1,5 +1,5 @@
 // What a configuration says of upstreams: APIs of others that answer in the place of an engine.
-// policies/README.md says what each field means; schema_upstreams.cc reads them. Plain values,
+// docs/upstreams.md says what each field means; schema_upstreams.cc reads them. Plain values,
 // immutable once loaded; secrets are references ("env:NAME", "file:PATH"), never values.
 #pragma once
 

@@ -1,0 +1,464 @@
+#include "gateway/upstream/upstream_run.h"
+
+#include <algorithm>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <chrono>
+#include <exception>
+#include <optional>
+#include <random>
+
+#include "base/clock.h"
+#include "gateway/upstream/header_rules.h"
+#include "gateway/upstream/retry.h"
+#include "gateway/wire/reply_reader.h"
+
+namespace verbatim::gateway {
+
+namespace {
+
+namespace asio = boost::asio;
+using Health = CircuitBreaker::Outcome;
+
+constexpr size_t kErrorBodyBytes = size_t{1} << 20;  // of a reply that is no 2xx; the rest is cut
+constexpr size_t kReportedBytes = 200;               // of what an upstream says of itself
+
+double Random() {
+  thread_local std::minstd_rand generator{std::random_device()()};
+  return std::uniform_real_distribution<double>(0, 1)(generator);
+}
+
+bool IsSuccess(int status) { return status >= 200 && status < 300; }
+
+bool IsEventStream(std::string_view content_type) {
+  std::string type(content_type.substr(0, content_type.find(';')));
+  while (type.ends_with(' ')) type.pop_back();
+  std::transform(type.begin(), type.end(), type.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  return type == "text/event-stream";
+}
+
+// Every place where one of `secrets` stands in `text`, made unreadable: some upstreams repeat the
+// key that they refuse.
+void Redact(const std::vector<std::string>& secrets, std::string& text) {
+  static constexpr std::string_view kInstead = "[redacted]";
+  for (const std::string& secret : secrets) {
+    if (secret.empty()) continue;
+    for (size_t at = 0; (at = text.find(secret, at)) != text.npos; at += kInstead.size()) {
+      text.replace(at, secret.size(), kInstead);
+    }
+  }
+}
+
+// The state of one attempt: takes the reply apart as it comes.
+class Attempt : public FetchSink {
+ public:
+  Attempt(const Upstream& upstream, const Outgoing& outgoing, const RunObserver& observer)
+      : upstream_(upstream), outgoing_(outgoing), observer_(observer) {}
+
+  // What went out with this attempt, so that it can be found in what comes back.
+  std::vector<std::string> secrets;
+  std::function<void(int status)> on_head;
+
+  void OnHead(FetchHead head) override {
+    head_ = std::move(head);
+    on_head(head_.status);
+    if (!succeeded()) return;
+    ReplyHead reply{.status = head_.status,
+                    .content_type = std::string(FindHeader(head_.headers, "content-type")),
+                    .headers = KeptHeaders(upstream_.config, head_.headers),
+                    .streamed = false};
+    reply.streamed = IsEventStream(reply.content_type);
+    if (outgoing_.judged) {
+      const size_t limit = upstream_.config.reply_bytes;
+      const ReplyOptions options{.max_bytes = limit,
+                                 .max_event_bytes = std::min(limit, ReplyOptions().max_event_bytes),
+                                 .choices = outgoing_.choices};
+      reader_.emplace(outgoing_.endpoint, reply.streamed, options);
+    }
+    if (observer_.on_reply) observer_.on_reply(std::move(reply));
+  }
+
+  void OnBody(std::string_view bytes) override {
+    if (!succeeded()) {
+      error_body_ += bytes.substr(0, kErrorBodyBytes - error_body_.size());
+    } else if (reader_) {
+      Pass(reader_->Feed(bytes));
+    } else {
+      Pass({{.bytes = std::string(bytes)}});
+    }
+  }
+
+  bool began() const { return head_.status != 0; }
+  bool succeeded() const { return IsSuccess(head_.status); }
+  const FetchHead& head() const { return head_; }
+
+  // Of a reply with status 2xx whose fetch ended.
+  RunEnd Finish(const FetchEnd& end, bool timed_out) {
+    const bool broken = end.outcome == FetchOutcome::kBroken;
+    RunEnd out;
+    if (reader_) {
+      std::vector<ReplyPiece> rest;
+      out.reply = reader_->Finish(!broken, rest);
+      Pass(std::move(rest));
+    } else {
+      out.reply.complete = !broken;
+    }
+    if (out.reply.complete) return out;
+    out.outcome = RunEnd::Outcome::kIncomplete;
+    out.broken = broken;
+    out.cause = out.reply.why_not;
+    if (broken) out.cause = "upstream_broken";
+    if (timed_out) out.cause = "upstream_timeout";
+    if (end.fault == FetchFault::kTooLarge) out.cause = "too_large";
+    return out;
+  }
+
+  // Of any other reply: the client gets it as it came.
+  HttpError Error(const FetchEnd& end) {
+    const int status = head_.status;
+    if (status < 400) {
+      return {.status = 502,
+              .message = "The upstream `" + upstream_.id + "` answered with status " +
+                         std::to_string(status) + " where an answer was expected.",
+              .code = "upstream_" + std::to_string(status)};
+    }
+    HttpError error{.status = status,
+                    .message = "The upstream `" + upstream_.id + "` answered with status " +
+                               std::to_string(status) + ".",
+                    .code = "upstream_" + std::to_string(status),
+                    .headers = KeptHeaders(upstream_.config, head_.headers)};
+    for (auto& [name, value] : error.headers) Redact(secrets, value);
+    if (end.outcome == FetchOutcome::kBroken || error_body_.empty()) return error;
+    error.body = std::move(error_body_);
+    Redact(secrets, error.body);
+    const std::string_view type = FindHeader(head_.headers, "content-type");
+    error.headers.emplace_back("content-type",
+                               type.empty() ? "application/octet-stream" : std::string(type));
+    return error;
+  }
+
+ private:
+  void Pass(std::vector<ReplyPiece> pieces) {
+    if (!pieces.empty() && observer_.on_body) observer_.on_body(std::move(pieces));
+  }
+
+  const Upstream& upstream_;
+  const Outgoing& outgoing_;
+  const RunObserver& observer_;
+  FetchHead head_;
+  std::optional<ReplyReader> reader_;
+  std::string error_body_;
+};
+
+// Everything of one run. On the executor of `client`, but for what is const.
+struct RunState : std::enable_shared_from_this<RunState> {
+  RunState(std::shared_ptr<Upstream> u, std::shared_ptr<const Outgoing> o,
+           const RunOptions& options, RunObserver obs)
+      : upstream(std::move(u)),
+        outgoing(std::move(o)),
+        attempts_left(upstream->config.retries.attempts),
+        client(*upstream->clients[upstream->next_client()]),
+        observer(std::move(obs)),
+        pause(client.executor()),
+        deadline(client.executor()) {
+    if (options.background) attempts_left = std::min<uint64_t>(attempts_left, 2);
+    report.Set("upstream", upstream->id);
+  }
+
+  asio::awaitable<void> Execute();
+  void Stop(bool by_deadline);
+
+  // One attempt. Its end, or nothing where another one may help: then `failure` holds what the end
+  // is if none is made, and `asked` how long the upstream asks to wait.
+  asio::awaitable<std::optional<RunEnd>> Try();
+  std::optional<RunEnd> Judge(Attempt& attempt, const FetchEnd& end);
+  std::optional<RunEnd> JudgeFault(const FetchEnd& end);
+  std::optional<RunEnd> Unavailable();
+  Result<FetchRequest> MakeRequest(std::vector<std::string>& secrets);
+  void Note(std::string_view outcome, json::Value attempt, int64_t began);
+  RunEnd Stopped();
+  RunEnd Failure(int status, std::string message, std::string cause);
+
+  const std::shared_ptr<Upstream> upstream;
+  const std::shared_ptr<const Outgoing> outgoing;
+  uint64_t attempts_left;
+  HttpClient& client;
+  RunObserver observer;
+  asio::steady_timer pause;     // between attempts
+  asio::steady_timer deadline;  // of all of them
+  FetchCanceller canceller;     // of the attempt that runs
+  bool cancelled = false;
+  bool timed_out = false;
+  RunEnd failure;
+  std::optional<int64_t> asked;
+  json::Value attempts = json::Value::MakeArray();
+  json::Value report = json::Value::MakeObject();
+};
+
+void RunState::Stop(bool by_deadline) {
+  (by_deadline ? timed_out : cancelled) = true;
+  canceller.Cancel();
+  pause.cancel();
+}
+
+RunEnd RunState::Failure(int status, std::string message, std::string cause) {
+  RunEnd end;
+  end.outcome = RunEnd::Outcome::kFailed;
+  end.error = {.status = status, .message = std::move(message), .code = cause};
+  end.cause = std::move(cause);
+  end.elsewhere = true;
+  return end;
+}
+
+RunEnd RunState::Stopped() {
+  if (cancelled) {
+    RunEnd end;
+    end.outcome = RunEnd::Outcome::kCancelled;
+    end.cause = "cancelled";
+    return end;
+  }
+  return Failure(504, "The upstream `" + upstream->id + "` did not answer in time.",
+                 "upstream_timeout");
+}
+
+void RunState::Note(std::string_view outcome, json::Value attempt, int64_t began) {
+  attempt.Set("micros", MonotonicMicros() - began);
+  attempts.Append(std::move(attempt));
+  if (upstream->on_attempt) upstream->on_attempt(upstream->id, outcome);
+}
+
+// The circuit is open: an answer at once, that says when to come back.
+std::optional<RunEnd> RunState::Unavailable() {
+  Note("circuit_open", json::Object{{"cause", "circuit_open"}}, MonotonicMicros());
+  RunEnd end =
+      Failure(503,
+              "The upstream `" + upstream->id +
+                  "` has failed repeatedly and is left alone for a while. Try again later.",
+              "upstream_unavailable");
+  const int64_t wait = upstream->breaker.OpenFor(MonotonicMicros());
+  end.error.headers.emplace_back("retry-after", std::to_string(wait / 1'000'000 + 1));
+  return end;
+}
+
+Result<FetchRequest> RunState::MakeRequest(std::vector<std::string>& secrets) {
+  FetchRequest request{.method = outgoing->method,
+                       .target = outgoing->target,
+                       .headers = outgoing->headers,
+                       .body = outgoing->body};
+  for (const auto& [name, credential] : upstream->secret_headers) {
+    auto value = credential->Value();
+    if (!value.ok()) return value.error();
+    secrets.push_back(*value);
+    request.headers.emplace_back(name, *std::move(value));
+  }
+  if (upstream->credential) {
+    auto value = upstream->credential->Value();
+    if (!value.ok()) return value.error();
+    secrets.push_back(*value);
+    if (upstream->credential_header == "authorization") value->insert(0, "Bearer ");
+    request.headers.emplace_back(upstream->credential_header, *std::move(value));
+  }
+  for (const auto& [name, value] : outgoing->client_credentials) {
+    secrets.push_back(value.substr(value.find(' ') + 1));
+    request.headers.emplace_back(name, value);
+  }
+  return request;
+}
+
+asio::awaitable<std::optional<RunEnd>> RunState::Try() {
+  const int64_t began = MonotonicMicros();
+  const auto ticket = upstream->breaker.Enter(began);
+  if (!ticket) co_return Unavailable();
+  bool reported = false;
+  const auto leave = [&](Health health) {
+    if (!std::exchange(reported, true)) upstream->breaker.Leave(*ticket, health, MonotonicMicros());
+  };
+
+  Attempt attempt(*upstream, *outgoing, observer);
+  attempt.on_head = [&](int status) {
+    leave(status < 500 ? Health::kHealthy : Health::kUnhealthy);
+  };
+  auto request = MakeRequest(attempt.secrets);
+  if (!request.ok()) {
+    leave(Health::kUnknown);
+    Note("credentials", json::Object{{"cause", "credentials"}, {"detail", request.error().message}},
+         began);
+    co_return Failure(
+        502, "This server's credentials for the upstream `" + upstream->id + "` cannot be read.",
+        "upstream_credentials");
+  }
+
+  canceller = FetchCanceller();
+  const FetchEnd end = co_await client.Fetch(*std::move(request), attempt, canceller);
+  const bool stopped = end.fault == FetchFault::kCancelled;
+  const bool unsaid = (stopped && !timed_out) || end.fault == FetchFault::kInvalidRequest;
+  leave(unsaid ? Health::kUnknown : Health::kUnhealthy);
+
+  json::Value note = json::Value::MakeObject();
+  const std::string status = std::to_string(attempt.head().status);
+  const char* fault = FetchFaultName(end.fault);
+  if (stopped && timed_out) fault = FetchFaultName(FetchFault::kTotalTimeout);
+  if (attempt.began()) note.Set("status", attempt.head().status);
+  if (end.outcome == FetchOutcome::kBroken) {
+    note.Set("cause", fault);
+    if (!end.message.empty()) note.Set("detail", end.message);
+  }
+  if (end.first_byte_micros >= 0) note.Set("first_byte_micros", end.first_byte_micros);
+  Note(attempt.began() ? std::string_view(status) : std::string_view(fault), std::move(note),
+       began);
+  co_return Judge(attempt, end);
+}
+
+std::optional<RunEnd> RunState::Judge(Attempt& attempt, const FetchEnd& end) {
+  if (attempt.began()) {
+    const Headers& headers = attempt.head().headers;
+    for (const char* name : {"x-request-id", "request-id", "apim-request-id"}) {
+      const std::string_view id = FindHeader(headers, name);
+      if (id.empty()) continue;
+      report.Set("request_id", std::string(id.substr(0, kReportedBytes)));
+      break;
+    }
+  }
+  if (attempt.succeeded()) {
+    // Of a reply that has begun nothing is asked again: it may have reached someone.
+    if (cancelled && end.outcome == FetchOutcome::kBroken) return Stopped();
+    const bool late = timed_out || end.fault == FetchFault::kIdleTimeout ||
+                      end.fault == FetchFault::kTotalTimeout;
+    return attempt.Finish(end, late);
+  }
+  if (cancelled || (timed_out && end.fault == FetchFault::kCancelled)) return Stopped();
+  if (!attempt.began()) return JudgeFault(end);
+
+  const int status = attempt.head().status;
+  failure = RunEnd();
+  failure.outcome = RunEnd::Outcome::kFailed;
+  failure.error = attempt.Error(end);
+  failure.cause = "upstream_" + std::to_string(status);
+  failure.elsewhere = status < 400 || status == 408 || status == 429 || status >= 500;
+  asked = AskedDelay(attempt.head().headers, NowMicros());
+  if (WorthRetrying(status, attempt.head().headers)) return std::nullopt;
+  return std::move(failure);
+}
+
+// Nothing of a reply came.
+std::optional<RunEnd> RunState::JudgeFault(const FetchEnd& end) {
+  const std::string subject = "The upstream `" + upstream->id + "` ";
+  const std::string because = std::string(" (") + FetchFaultName(end.fault) + ").";
+  asked = std::nullopt;
+  switch (end.fault) {
+    case FetchFault::kDnsFailed:
+    case FetchFault::kConnectFailed:
+    case FetchFault::kTlsFailed:
+    case FetchFault::kConnectTimeout:
+      failure = Failure(502, subject + "cannot be reached" + because, "upstream_unreachable");
+      return std::nullopt;
+    case FetchFault::kReset:
+      failure = Failure(502, subject + "closed the connection" + because, "upstream_broken");
+      if (!end.reply_began) return std::nullopt;
+      return std::move(failure);
+    case FetchFault::kFirstByteTimeout:
+    case FetchFault::kIdleTimeout:
+    case FetchFault::kTotalTimeout:
+      return Failure(504, subject + "did not answer in time" + because, "upstream_timeout");
+    case FetchFault::kInvalidRequest: {
+      RunEnd invalid =
+          Failure(400, "The request cannot be sent upstream: " + end.message, "invalid_request");
+      invalid.elsewhere = false;
+      return invalid;
+    }
+    default:
+      return Failure(502, subject + "answered with what is no HTTP reply" + because,
+                     "upstream_broken");
+  }
+}
+
+asio::awaitable<void> RunState::Execute() {
+  const auto& retries = upstream->config.retries;
+  const int64_t until =
+      MonotonicMicros() + static_cast<int64_t>(upstream->config.timeouts.total_ms) * 1'000;
+  deadline.expires_after(std::chrono::milliseconds(upstream->config.timeouts.total_ms));
+  auto on_deadline = [self = weak_from_this()](const boost::system::error_code& error) {
+    const auto state = self.lock();
+    if (state && !error) state->Stop(true);
+  };
+  deadline.async_wait(std::move(on_deadline));
+
+  Backoff backoff(static_cast<int64_t>(retries.base_ms) * 1'000,
+                  static_cast<int64_t>(retries.max_ms) * 1'000, Random);
+  RunEnd last;
+  for (;;) {
+    if (cancelled || timed_out) {
+      last = Stopped();
+      break;
+    }
+    --attempts_left;
+    std::optional<RunEnd> end = co_await Try();
+    if (end) {
+      last = *std::move(end);
+      break;
+    }
+    const auto wait = backoff.Next(asked);
+    const bool in_time = wait && MonotonicMicros() + *wait < until;
+    if (attempts_left == 0 || !in_time) {
+      last = std::move(failure);
+      break;
+    }
+    pause.expires_after(std::chrono::microseconds(*wait));
+    (void)co_await pause.async_wait(asio::as_tuple(asio::use_awaitable));
+  }
+  deadline.cancel();
+  report.Set("attempts", std::move(attempts));
+  last.report = std::move(report);
+  observer.on_end(std::move(last));
+}
+
+class UpstreamRun : public Run {
+ public:
+  explicit UpstreamRun(std::shared_ptr<RunState> state) : state_(std::move(state)) {}
+  ~UpstreamRun() override { Cancel(); }
+
+  void Cancel() override {
+    asio::post(state_->client.executor(), [state = state_] { state->Stop(false); });
+  }
+
+ private:
+  const std::shared_ptr<RunState> state_;
+};
+
+}  // namespace
+
+Upstream::Upstream(std::string id_, const policies::UpstreamConfig& config_)
+    : id(std::move(id_)),
+      config(config_),
+      breaker({.failures = config.breaker.failures,
+               .window_micros = static_cast<int64_t>(config.breaker.window_ms) * 1'000,
+               .open_micros = static_cast<int64_t>(config.breaker.open_ms) * 1'000}) {}
+
+Upstream::~Upstream() {
+  for (auto& client : clients) {
+    const asio::any_io_executor executor = client->executor();
+    asio::post(executor, [gone = std::move(client)] {});
+  }
+}
+
+std::unique_ptr<Run> StartUpstreamRun(std::shared_ptr<Upstream> upstream,
+                                      std::shared_ptr<const Outgoing> outgoing,
+                                      const RunOptions& options, RunObserver observer) {
+  auto state = std::make_shared<RunState>(std::move(upstream), std::move(outgoing), options,
+                                          std::move(observer));
+  const asio::any_io_executor executor = state->client.executor();
+  auto execute = [state]() -> asio::awaitable<void> { co_await state->Execute(); };
+  // What an observer throws is a bug that nobody could report: it ends the process.
+  auto rethrow = [](std::exception_ptr error) {
+    if (error) std::rethrow_exception(error);
+  };
+  asio::co_spawn(executor, std::move(execute), rethrow);
+  return std::make_unique<UpstreamRun>(std::move(state));
+}
+
+}  // namespace verbatim::gateway
