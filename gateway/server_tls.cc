@@ -66,11 +66,12 @@ BIO_METHOD* MakeSocketMethod() {
 
 // ---- loading ----
 
-std::string LastError() {
-  const unsigned long code = ERR_peek_last_error();
-  const char* reason = ERR_reason_error_string(code);
+// The cause: the system's own error where there is one, else what OpenSSL said last.
+std::string TakeError() {
+  const unsigned long first = ERR_peek_error(), last = ERR_peek_last_error();
+  const char* reason = ERR_reason_error_string(last);
   std::string text = reason != nullptr ? reason : "unknown error";
-  if (ERR_SYSTEM_ERROR(code)) text = ::strerror(ERR_GET_REASON(code));
+  if (ERR_SYSTEM_ERROR(first)) text = std::strerror(ERR_GET_REASON(first));
   ERR_clear_error();
   return text;
 }
@@ -105,24 +106,22 @@ void WarnOfDates(SSL_CTX* context, const std::string& file) {
 
 Status LoadFiles(SSL_CTX* context, const TlsOptions& options) {
   if (SSL_CTX_use_certificate_chain_file(context, options.certificate.c_str()) != 1) {
-    return Bad("certificate", options.certificate, LastError() + "; name a PEM file");
+    return Bad("certificate", options.certificate, TakeError() + "; name a PEM file");
   }
   if (SSL_CTX_use_PrivateKey_file(context, options.key.c_str(), SSL_FILETYPE_PEM) != 1) {
-    return Bad("key", options.key,
-               LastError() +
-                   "; name the certificate's key, a PEM file that is "
-                   "not encrypted");
-  }
-  if (SSL_CTX_check_private_key(context) != 1) {
-    return Bad("key", options.key, "is not the key of " + options.certificate);
+    const int reason = ERR_GET_REASON(ERR_peek_last_error());
+    if (reason == X509_R_KEY_VALUES_MISMATCH || reason == X509_R_KEY_TYPE_MISMATCH) {
+      return Bad("key", options.key, "is not the key of " + options.certificate);
+    }
+    return Bad("key", options.key, TakeError() + "; name a PEM file that is not encrypted");
   }
   WarnOfDates(context, options.certificate);
   if (options.clients == TlsOptions::Clients::kNone) return Status();
   if (SSL_CTX_load_verify_file(context, options.client_ca.c_str()) != 1) {
-    return Bad("client_ca", options.client_ca, LastError() + "; name a PEM file");
+    return Bad("client_ca", options.client_ca, TakeError() + "; name a PEM file");
   }
   STACK_OF(X509_NAME)* names = SSL_load_client_CA_file(options.client_ca.c_str());
-  if (names == nullptr) return Bad("client_ca", options.client_ca, LastError());
+  if (names == nullptr) return Bad("client_ca", options.client_ca, TakeError());
   SSL_CTX_set_client_CA_list(context, names);  // takes them
   return Status();
 }
@@ -192,7 +191,7 @@ TlsSession::Step TlsSession::StepOf(int result) {
   }
   // Many clients close without saying so first; framing tells whether a request was cut.
   const bool ended = ERR_GET_REASON(ERR_peek_last_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING;
-  if (ERR_peek_last_error() != 0) error_ = LastError();
+  if (ERR_peek_last_error() != 0) error_ = TakeError();
   return ended ? Step::kEnd : Step::kFailed;
 }
 

@@ -91,6 +91,12 @@ Router MakeRouter(Observed& observed) {
       [](const Request&, ResponseSink& s) -> asio::awaitable<void> { co_await Reply(s, "secret"); },
       static_cast<uint8_t>(Role::kAuditor));
   add(
+      "GET", "/who",
+      [](const Request& r, ResponseSink& s) -> asio::awaitable<void> {
+        co_await Reply(s, r.principal.subject + " " + r.principal.key_id);
+      },
+      static_cast<uint8_t>(Role::kAuditor));
+  add(
       "POST", "/stream",
       [](const Request&, ResponseSink& s) -> asio::awaitable<void> {
         Headers headers;

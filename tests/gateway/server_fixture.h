@@ -26,8 +26,9 @@ struct Observed {
   std::atomic<int> written = 0;   // stream writes that succeeded
 };
 
-// GET /ping, /items/{}/part, /items/{*}, /audit (auditors), /slow (0.6 s), /megabytes (a stream),
-// /throws, /nothing; POST /echo (clients), /stream, /abort, /wait (until the client hangs up).
+// GET /ping, /items/{}/part, /items/{*}, /audit and /who (auditors), /slow (0.6 s), /megabytes (a
+// stream), /throws, /nothing; POST /echo (clients), /stream, /abort, /wait (until the client hangs
+// up).
 Router MakeRouter(Observed& observed);
 
 // A handler's answer: 200 with this text.
@@ -36,11 +37,10 @@ boost::asio::awaitable<void> Reply(ResponseSink& sink, std::string text);
 class ServerTest : public ::testing::Test {
  protected:
   void Start(ServerLimits limits = {}, Authenticator auth = {}) {
-    ServerOptions options;
-    options.listen = "127.0.0.1:0";
-    options.threads = 2;
-    options.limits = limits;
-    auto server = Server::Start(options, MakeRouter(observed_), std::move(auth));
+    options_.listen = "127.0.0.1:0";
+    options_.threads = 2;
+    options_.limits = limits;
+    auto server = Server::Start(options_, MakeRouter(observed_), std::move(auth));
     ASSERT_TRUE(server.ok()) << server.error().message;
     server_ = std::move(server).value();
   }
@@ -62,6 +62,7 @@ class ServerTest : public ::testing::Test {
     return true;
   }
 
+  ServerOptions options_;  // what Start adds to
   Observed observed_;
   std::unique_ptr<Server> server_;
 };
