@@ -166,6 +166,10 @@ class EnginePrepared : public PreparedRequest {
     if (length_counts) identity_.Set("max_tokens", static_cast<uint64_t>(request_.max_tokens));
   }
 
+  bool timeless() const override {
+    const engine::ChatTemplate* chat_template = engine_->chat_template();
+    return !chat_template || !chat_template->uses_clock();
+  }
   const json::Value& identity() const override { return identity_; }
   std::string system_fingerprint() const override { return system_fingerprint_; }
   uint32_t choices() const override { return 1; }

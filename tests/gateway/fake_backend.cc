@@ -79,10 +79,12 @@ class FakeRun : public Run {
 
 class FakePrepared : public PreparedRequest {
  public:
-  explicit FakePrepared(std::shared_ptr<Script> script) : script_(std::move(script)) {
+  FakePrepared(std::shared_ptr<Script> script, bool timeless)
+      : script_(std::move(script)), timeless_(timeless) {
     identity_ = json::Value::MakeObject();
     identity_.Set("engine", "fake");
   }
+  bool timeless() const override { return timeless_; }
   const json::Value& identity() const override { return identity_; }
   std::string system_fingerprint() const override { return "fp_fake"; }
   uint32_t choices() const override { return 1; }
@@ -112,6 +114,7 @@ class FakePrepared : public PreparedRequest {
 
  private:
   std::shared_ptr<Script> script_;
+  const bool timeless_;
   json::Value identity_;
 };
 
@@ -125,7 +128,10 @@ Answered<std::shared_ptr<const PreparedRequest>> FakeBackend::Prepare(
                      .param = "prompt",
                      .code = "context_length_exceeded"};
   }
-  return std::shared_ptr<const PreparedRequest>(std::make_shared<FakePrepared>(script_));
+  std::lock_guard lock(script_->mutex);
+  ++script_->prepared;
+  return std::shared_ptr<const PreparedRequest>(
+      std::make_shared<FakePrepared>(script_, !script_->reads_clock));
 }
 
 json::Value FakeBackend::Describe() const {

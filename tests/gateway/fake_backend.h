@@ -24,7 +24,8 @@ struct Script {
   size_t fail_at = SIZE_MAX;        // runs fail before this token
   bool refuse = false;              // Start gives 429
   bool background_differs = false;  // the third token's digest, of background runs
-  int started = 0, background = 0, cancelled = 0, ended = 0;
+  bool reads_clock = false;         // while requests are prepared
+  int prepared = 0, started = 0, background = 0, cancelled = 0, ended = 0;
 
   void OpenGate() {
     std::lock_guard lock(mutex);
