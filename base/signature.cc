@@ -175,19 +175,25 @@ Result<PublicKey> PublicKey::Ed25519(std::string_view raw) {
 }
 
 Result<std::vector<PublicKey>> PublicKey::FromPem(std::string_view text) {
-  Owned<BIO> bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
-  CHECK(bio);
+  constexpr std::string_view kBegin = "-----BEGIN ", kEnd = "-----END PUBLIC KEY-----";
   std::vector<PublicKey> keys;
-  while (EVP_PKEY* next = PEM_read_bio_PUBKEY(bio.get(), nullptr, nullptr, nullptr)) {
+  for (size_t at = text.find(kBegin); at != text.npos; at = text.find(kBegin, at + 1)) {
+    const size_t end = text.find(kEnd, at);
+    if (end == text.npos) return Bad("a PEM block that is no whole PUBLIC KEY");
+    const std::string_view block = text.substr(at, end + kEnd.size() - at);
+    const Owned<BIO> bio(BIO_new_mem_buf(block.data(), static_cast<int>(block.size())));
+    CHECK(bio);
     auto key = std::make_shared<Key>();
-    key->pkey.reset(next);
-    const auto type = TypeOf(next);
+    if (block.find(kBegin, 1) == block.npos) {
+      key->pkey.reset(PEM_read_bio_PUBKEY(bio.get(), nullptr, nullptr, nullptr));
+    }
+    if (!key->pkey) return Bad("a PEM block that is no PUBLIC KEY");
+    const auto type = TypeOf(key->pkey.get());
     if (!type) return type.error();
     keys.push_back(PublicKey(*type, std::move(key)));
   }
-  const bool at_end = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
   ERR_clear_error();
-  if (!at_end || keys.empty()) return Bad("not a PEM text of public keys");
+  if (keys.empty()) return Bad("not a PEM text of public keys");
   return keys;
 }
 
