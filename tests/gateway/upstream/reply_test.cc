@@ -166,8 +166,8 @@ void Check(const Case& c, const std::string& how, const Fetched& got) {
 
 TEST(HttpReply, OfEveryShapeCutAnywhere) {
   for (const Case& c : Cases()) {
-    for (const size_t size : {size_t{1}, size_t{3}, size_t{1 << 20}}) {
-      if (size < 3 && c.reply.size() > 20'000) continue;  // takes long and shows nothing more
+    for (const size_t size : {size_t{1}, size_t{7}, size_t{1 << 20}}) {
+      if (size < 7 && c.reply.size() > 20'000) continue;  // takes long and shows nothing more
       Loop loop;
       UpstreamServer server(loop, [&](Peer& peer) -> asio::awaitable<void> {
         for (;;) {
@@ -187,6 +187,7 @@ TEST(HttpReply, OfEveryShapeCutAnywhere) {
       EXPECT_EQ(client.client().used(), 0u) << c.name;
       loop.RunFor(1);  // what else comes, comes
       EXPECT_EQ(client.client().unused(), c.kept ? 1u : 0u) << c.name << ", " << how;
+      if (!c.kept && size < 1 << 20) continue;
       const auto second = client.Fetch(Post("{}"));
       Check(c, how + ", again", *second);
       EXPECT_EQ(second->end.reused, c.kept) << c.name << ", " << how;
@@ -230,7 +231,7 @@ TEST(HttpReply, ToHeadHasNoBody) {
 
 TEST(HttpReply, BodiesOfSeveralMegabytes) {
   std::string body;
-  while (body.size() < 5'000'000) body += std::to_string(body.size()) + " ";
+  while (body.size() < 2'000'000) body += std::to_string(body.size()) + " ";
   std::string chunked = kChunked;
   for (size_t at = 0; at < body.size(); at += 50'000) {
     chunked += Chunk(std::string_view(body).substr(at, 50'000));

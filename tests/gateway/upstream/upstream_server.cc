@@ -60,6 +60,7 @@ class PeerImpl final : public Peer {
 
   asio::awaitable<void> Write(std::string_view bytes) override {
     error_code ec;
+    if (gone_) co_return;
     if (tls_) {
       co_await asio::async_write(*tls_, asio::buffer(bytes),
                                  asio::redirect_error(asio::use_awaitable, ec));
@@ -67,6 +68,7 @@ class PeerImpl final : public Peer {
       co_await asio::async_write(socket_, asio::buffer(bytes),
                                  asio::redirect_error(asio::use_awaitable, ec));
     }
+    gone_ = ec.failed();
   }
 
   asio::awaitable<void> Sleep(int64_t ms) override {
@@ -88,7 +90,6 @@ class PeerImpl final : public Peer {
   }
   asio::awaitable<void> CloseInOrder() override {
     error_code ec;
-    if (tls_) SSL_shutdown(tls_->native_handle());
     if (tls_) co_await tls_->async_shutdown(asio::redirect_error(asio::use_awaitable, ec));
     Close();
   }
@@ -126,6 +127,7 @@ class PeerImpl final : public Peer {
     std::array<char, 16384> some;
     error_code ec;
     size_t n = 0;
+    if (gone_) co_return false;
     if (tls_) {
       n = co_await tls_->async_read_some(asio::buffer(some),
                                          asio::redirect_error(asio::use_awaitable, ec));
@@ -134,12 +136,14 @@ class PeerImpl final : public Peer {
                                            asio::redirect_error(asio::use_awaitable, ec));
     }
     read_.append(some.data(), n);
-    co_return !ec;
+    gone_ = ec.failed();
+    co_return !gone_;
   }
 
   tcp::socket socket_;
   std::optional<asio::ssl::stream<tcp::socket&>> tls_;
   std::string read_;
+  bool gone_ = false;  // what is asked of a socket that has ended may never complete
 };
 
 asio::awaitable<void> ServeOne(tcp::socket socket, Script script, SSL_CTX* tls) {
