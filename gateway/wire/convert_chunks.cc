@@ -57,10 +57,13 @@ class MergedLogprobs {
 // The members of an object that no rule names: each said once, or always the same.
 class MergedRest {
  public:
-  bool Add(const std::string& name, const Value& value) { return Of(name).Add(value); }
+  bool Add(const std::string& name, const Value& value) {
+    return all_.size() < kMaxMembers && Of(name).Add(value);
+  }
   void Replace(const std::string& name, const Value& value) { Of(name).Replace(value); }
   // Member by member, where both are objects.
   bool AddMembers(const std::string& name, const Value& value, bool replace) {
+    if (value.is_object() && value.members().size() > kMaxMembers) return false;
     MergedOnce& merged = Of(name);
     if (!value.is_object() || !merged.value().is_object()) return merged.Add(value);
     Value all = merged.value();
@@ -69,6 +72,7 @@ class MergedRest {
       if (old != nullptr && !replace && !(*old == member)) return false;
       all.Set(key, member);
     }
+    if (all.members().size() > kMaxMembers) return false;
     merged.Replace(all);
     return true;
   }
@@ -267,7 +271,7 @@ bool ChunkMerger::TakeChoices(Value&& choices) {
     if (!choice.is_object()) return false;
     const Value* given = choice.Find("index");
     const std::optional<uint64_t> index = given == nullptr ? i : given->AsUint64();
-    if (!index) return false;
+    if (!index || *index >= kMaxChoices) return false;
     auto [at, made] = choices_.try_emplace(*index, chat_, unknown_);
     if (!at->second.Take(std::move(choice))) return false;
   }

@@ -104,7 +104,7 @@ class MessageMerger {
   bool TakeStart(const Value& event);
   bool TakeBlockEvent(std::string_view type, const Value& event);
   bool TakeDelta(const Value& event);
-  void TakeUsage(const Value& usage);
+  bool TakeUsage(const Value& usage);
 
   const bool skip_unknown_;
   bool stopped_ = false, answered_ = false;
@@ -138,8 +138,8 @@ bool MessageMerger::TakeStart(const Value& event) {
   const Value* content = FindArray(*message, "content");
   if (content == nullptr || !content->items().empty()) return false;
   message_ = *message;
-  if (const Value* usage = FindObject(*message, "usage")) TakeUsage(*usage);
-  return true;
+  const Value* usage = FindObject(*message, "usage");
+  return usage == nullptr || TakeUsage(*usage);
 }
 
 bool MessageMerger::TakeBlockEvent(std::string_view type, const Value& event) {
@@ -148,7 +148,8 @@ bool MessageMerger::TakeBlockEvent(std::string_view type, const Value& event) {
   if (!index) return false;
   if (type == "content_block_start") {
     const Value* block = FindObject(event, "content_block");
-    return block != nullptr && blocks_.try_emplace(*index, *block).second;
+    return block != nullptr && blocks_.size() < kMaxBlocks &&
+           blocks_.try_emplace(*index, *block).second;
   }
   const auto at = blocks_.find(*index);
   if (at == blocks_.end()) return false;
@@ -158,19 +159,24 @@ bool MessageMerger::TakeBlockEvent(std::string_view type, const Value& event) {
 }
 
 // Counts are of the whole message so far, not of this event.
-void MessageMerger::TakeUsage(const Value& usage) {
+bool MessageMerger::TakeUsage(const Value& usage) {
+  if (usage.members().size() > kMaxMembers) return false;
   if (!usage_.is_object()) usage_ = Value::MakeObject();
   for (const auto& [name, value] : usage.members()) {
     if (!value.is_null() || usage_.Find(name) == nullptr) usage_.Set(name, value);
   }
+  return usage_.members().size() <= kMaxMembers;
 }
 
 bool MessageMerger::TakeDelta(const Value& event) {
+  const auto too_many = [](const Value& object) { return object.members().size() > kMaxMembers; };
+  if (too_many(event) || too_many(message_)) return false;
   for (const auto& [name, value] : event.members()) {
     if (name == "type") continue;
     if (name == "usage" && value.is_object()) {
-      TakeUsage(value);
+      if (!TakeUsage(value)) return false;
     } else if (name == "delta" && value.is_object()) {
+      if (too_many(value)) return false;
       for (const auto& [key, member] : value.members()) message_.Set(key, member);
       answered_ = answered_ || !FindText(value, "stop_reason").empty();
     } else {

@@ -18,6 +18,13 @@ const std::string* PlainTextOf(const Value& part) {
   return plain ? &text->as_string() : nullptr;
 }
 
+// `b` null: absent. Texts are compared as they are written, which is quick.
+bool SameScalar(const Value& a, const Value* b) {
+  if (b == nullptr || a.type() != b->type()) return b == nullptr && a.is_null();
+  if (a.is_string()) return a.as_string() == b->as_string();
+  return a.is_number() && a.number_text() == b->number_text();
+}
+
 }  // namespace
 
 bool MergedContent::Add(Value&& part) {
@@ -135,7 +142,7 @@ bool MergedToolCalls::Add(const Value& list) {
       index = calls_.empty() ? 0 : calls_.rbegin()->first + 1;
       if (FindText(*FindObject(part, "function"), "name").empty()) return false;
     }
-    if (!index || *index > UINT32_MAX || !AddTo(calls_[*index], part)) return false;
+    if (!index || calls_.size() > kMaxCalls || !AddTo(calls_[*index], part)) return false;
   }
   return true;
 }
@@ -179,14 +186,12 @@ bool MergedReasoning::Add(const Value& list) {
   given_ = true;
   const size_t before = details_.size();
   for (const Value& part : list.items()) {
-    if (!part.is_object()) return false;
+    if (!part.is_object() || details_.size() > kMaxDetails) return false;
     const Value* index = FindPresent(part, "index");
     const Value* type = FindPresent(part, "type");
-    const auto same = [](const MergedOnce& a, const Value* b) {
-      return b == nullptr ? !a.seen() || a.value().is_null() : a.seen() && a.value() == *b;
-    };
     size_t at = before;
-    while (at > 0 && !(same(details_[at - 1].index, index) && same(details_[at - 1].type, type))) {
+    while (at > 0 && !(SameScalar(details_[at - 1].index.value(), index) &&
+                       SameScalar(details_[at - 1].type.value(), type))) {
       // Without an index only the last one goes on.
       at = index == nullptr ? 0 : at - 1;
     }

@@ -14,8 +14,6 @@ namespace {
 
 using json::Value;
 
-// More choices than any API gives; one more is no answer of theirs.
-constexpr uint64_t kMaxChoices = 4096;
 constexpr json::ParseLimits kEventLimits{
     .max_bytes = size_t{64} << 20, .max_depth = 128, .max_values = size_t{1} << 18};
 constexpr json::ParseLimits kBodyLimits{
@@ -135,6 +133,7 @@ void Judge::TakeHead(const Value& object) {
 }
 
 void Judge::TakeUsage(const Value& usage) {
+  if (usage.members().size() > kMaxMembers) return Fail("unknown_shape");
   if (!usage_.is_object()) {
     usage_ = usage;
     return;
@@ -142,6 +141,7 @@ void Judge::TakeUsage(const Value& usage) {
   for (const auto& [key, value] : usage.members()) {
     if (!value.is_null()) usage_.Set(key, value);
   }
+  if (usage_.members().size() > kMaxMembers) Fail("unknown_shape");
 }
 
 // A chunk, or a whole plain answer: both hold choices.

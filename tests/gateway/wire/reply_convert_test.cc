@@ -169,6 +169,42 @@ TEST(StreamToPlain, WhatIsUnknownIsAMiss) {
   EXPECT_FALSE(StreamToPlain(Endpoint::kEmbeddings, Chunks({kStop})));
 }
 
+std::string MessageStream(std::initializer_list<std::string_view> inside) {
+  return Events(
+             {R"({"type":"message_start","message":{"id":"m","type":"message","role":"assistant","content":[],"model":"c","stop_reason":null,"usage":{"input_tokens":9,"output_tokens":1}}})",
+              R"({"type": "ping"})"}) +
+         Events(inside) +
+         Events(
+             {R"({"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"input_tokens":null,"output_tokens":5}})",
+              R"({"type":"message_stop"})"});
+}
+
+// No choice of input makes merging slow or large: all of it takes well under a second.
+TEST(StreamToPlain, MoreThanAnyAnswerHasIsAMiss) {
+  const auto repeated = [](int n, auto&& one) {
+    std::string all;
+    for (int i = 0; i < n; ++i) all += (i > 0 ? "," : "") + one(std::to_string(i));
+    return all;
+  };
+  const std::string many_choices =
+      R"({"choices":[)" + repeated(50000, [](auto i) { return R"({"index":)" + i + "}"; }) + "]}";
+  const std::string many_calls =
+      Delta(R"({"tool_calls":[)" +
+            repeated(50000, [](auto i) { return R"({"index":)" + i + "}"; }) + "]}");
+  const std::string many_details =
+      Delta(R"({"reasoning_details":[)" +
+            repeated(50000, [](auto i) { return R"({"index":)" + i + "}"; }) + "]}");
+  const std::string many_members =
+      "{" + repeated(50000, [](auto i) { return "\"m" + i + "\":1"; }) + "}";
+  for (const std::string& chunk : {many_choices, many_calls, many_details, many_members}) {
+    EXPECT_FALSE(StreamToPlain(kChat, Chunks({chunk, chunk, kStop})));
+    ComparableAnswer(kChat, Chunks({chunk, chunk, kStop}), true);
+  }
+  const std::string usage = R"({"type":"message_delta","delta":{},"usage":)" + many_members + "}";
+  EXPECT_FALSE(StreamToPlain(kMessages, MessageStream({usage, usage})));
+  EXPECT_FALSE(IsComplete(kMessages, true, MessageStream({usage, usage})));
+}
+
 TEST(StreamToPlain, WhatStandsBesideTheDeltas) {
   const std::string stream =
       ": ping\n\n" +
@@ -202,16 +238,6 @@ TEST(StreamToPlain, Completions) {
           R"({"id":"c","object":"text_completion","choices":[{"text":"ab","index":0,"logprobs":
           {"tokens":["a","b"],"token_logprobs":[null,-0.5],"text_offset":[0,1]},"finish_reason":"length"}]})"))
       << *plain;
-}
-
-std::string MessageStream(std::initializer_list<std::string_view> inside) {
-  return Events(
-             {R"({"type":"message_start","message":{"id":"m","type":"message","role":"assistant","content":[],"model":"c","stop_reason":null,"usage":{"input_tokens":9,"output_tokens":1}}})",
-              R"({"type": "ping"})"}) +
-         Events(inside) +
-         Events(
-             {R"({"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"input_tokens":null,"output_tokens":5}})",
-              R"({"type":"message_stop"})"});
 }
 
 TEST(StreamToPlain, Messages) {
