@@ -32,7 +32,7 @@ ChunkDecoder::State ChunkDecoder::TakeFraming(char c) {
       if (line_ == 0) return State::kMalformed;
       if (c == '\r') {
         step_ = Step::kSizeEnd;
-      } else if (c == ';' || c == ' ' || c == '\t') {
+      } else if (c == ';') {
         step_ = Step::kExtension;
       } else {
         return State::kMalformed;

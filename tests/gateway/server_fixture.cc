@@ -107,6 +107,27 @@ Router MakeRouter(Observed& observed) {
       },
       0);
   add(
+      "POST", "/whole-stream",
+      [](const Request&, ResponseSink& s) -> asio::awaitable<void> {
+        Headers headers;
+        (void)co_await s.SendStream(200, std::move(headers), "data: whole\n");
+      },
+      0);
+  add(
+      "GET", "/framing",
+      [](const Request&, ResponseSink& s) -> asio::awaitable<void> {
+        Headers headers;
+        headers.emplace_back("Content-Length", "999");
+        headers.emplace_back("transfer-encoding", "chunked");
+        headers.emplace_back("Connection", "upgrade");
+        headers.emplace_back("x-injected\r\ny", "1");
+        headers.emplace_back("x injected", "1");
+        headers.emplace_back("X-Request-Id", "another-id");
+        headers.emplace_back("x-kept", "yes");
+        (void)co_await s.SendWhole(200, std::move(headers), "body");
+      },
+      0);
+  add(
       "POST", "/abort",
       [](const Request&, ResponseSink& s) -> asio::awaitable<void> {
         Headers headers;

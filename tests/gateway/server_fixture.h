@@ -27,8 +27,8 @@ struct Observed {
 };
 
 // GET /ping, /items/{}/part, /items/{*}, /audit and /who (auditors), /slow (0.6 s), /megabytes (a
-// stream), /throws, /nothing; POST /echo (clients), /stream, /abort, /wait (until the client hangs
-// up).
+// stream), /throws, /nothing; POST /echo (clients), /stream, /whole-stream, /abort, /wait (until
+// the client hangs up).
 Router MakeRouter(Observed& observed);
 
 // A handler's answer: 200 with this text.

@@ -135,6 +135,75 @@ TEST_F(ServerTest, APipelinedRequestIsNoHangUp) {
   EXPECT_TRUE(client.ReadResponse().ends_with("true}"));
 }
 
+// A FIN is a hang-up by default (server.h), but what is ready at once arrives all the same.
+TEST_F(ServerTest, AHalfClosedClientIsAHangUp) {
+  Start();
+  RawClient fast(server_->port());
+  fast.Send(Get("/ping"));
+  fast.ShutdownSend();
+  bool closed = false;
+  EXPECT_EQ(StatusOf(fast.ReadAll(milliseconds(3000), &closed)), 200);
+  EXPECT_TRUE(closed);
+  RawClient slow(server_->port());
+  slow.Send(Get("/slow"));
+  slow.ShutdownSend();
+  EXPECT_EQ(slow.ReadAll(milliseconds(3000), &closed), "");
+  EXPECT_TRUE(closed);
+}
+
+TEST_F(ServerTest, AHalfClosedClientIsServedWhereConfigured) {
+  options_.half_close = true;
+  Start();
+  RawClient slow(server_->port());
+  slow.Send(Get("/slow"));
+  slow.ShutdownSend();
+  bool closed = false;
+  EXPECT_TRUE(slow.ReadAll(milliseconds(3000), &closed).ends_with("slow"));
+  EXPECT_TRUE(closed) << "nothing more can be asked";
+  RawClient gone(server_->port());
+  gone.Send(Post("/wait", "{}"));
+  ASSERT_TRUE(Within(milliseconds(3000), [&] { return observed_.waiting == 2; }));
+  gone.Reset();
+  EXPECT_TRUE(Within(milliseconds(500), [&] { return observed_.gone == 1; }));
+}
+
+TEST_F(ServerTest, BodiesMayArriveInAnyPieces) {
+  Start();
+  const std::string bytes =
+      Chunked("3\r\nabc\r\n00A;x=\"y\"\r\n0123456789\r\n0\r\nTrailer: 1\r\n\r\n");
+  RawClient client(server_->port());
+  for (char c : bytes) client.Send({&c, 1});
+  EXPECT_TRUE(client.ReadResponse().ends_with(" 13 abc0123456789"));
+  const std::string large(3'000'000, 'c');
+  client.Send(
+      Chunked("10000\r\n" + std::string(65'536, 'd') + "\r\n2dc6c0\r\n" + large + "\r\n0\r\n\r\n"));
+  const std::string got = client.ReadResponse();
+  EXPECT_NE(got.find(" 3065536 d"), std::string::npos) << got.substr(0, 500);
+  client.Send(Post("/echo", large));
+  EXPECT_TRUE(client.ReadResponse().ends_with(" 3000000 " + large));
+}
+
+TEST_F(ServerTest, AHandlerCannotBreakTheFraming) {
+  Start();
+  const std::string got = Ask(Get("/framing"));
+  EXPECT_TRUE(got.ends_with("\r\nx-kept: yes\r\ncontent-length: 4\r\n\r\nbody")) << got;
+  for (const char* lost : {"999", "chunked", "upgrade", "injected", "another-id"}) {
+    EXPECT_EQ(got.find(lost), std::string::npos) << got;
+  }
+}
+
+TEST_F(ServerTest, AWholeStreamInOneWrite) {
+  Start();
+  EXPECT_TRUE(
+      Ask(Post("/whole-stream", "{}"))
+          .ends_with("\r\ntransfer-encoding: chunked\r\n\r\nc\r\ndata: whole\n\r\n0\r\n\r\n"));
+  RawClient old(server_->port());
+  old.Send("POST /whole-stream HTTP/1.0\r\n\r\n");
+  bool closed = false;
+  EXPECT_TRUE(old.ReadAll(milliseconds(3000), &closed).ends_with("\r\n\r\ndata: whole\n"));
+  EXPECT_TRUE(closed);
+}
+
 TEST_F(ServerTest, AReaderThatStallsIsDropped) {
   ServerLimits limits;
   limits.write_stall = milliseconds(300);
@@ -289,6 +358,16 @@ TEST(ServerStart, ListensOnlyWhereItMay) {
     EXPECT_EQ(server.error().code, c.code);
     EXPECT_NE(server.error().message.find(c.holds), std::string::npos) << server.error().message;
   }
+}
+
+TEST(ServerStart, MoreConnectionsThanFilesAreSaid) {
+  ServerOptions options;
+  options.listen = "127.0.0.1:0";
+  options.limits.connections = size_t{1} << 40;
+  const auto server = Server::Start(options, Router(), Authenticator());
+  ASSERT_FALSE(server.ok());
+  EXPECT_EQ(server.error().code, Code::kFailedPrecondition);
+  EXPECT_NE(server.error().message.find("server.limits.connections"), std::string::npos);
 }
 
 TEST(ServerStart, APortInUseIsSaid) {
