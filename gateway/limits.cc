@@ -468,9 +468,9 @@ Limiter::~Limiter() {
   if (!saved.ok()) LogError("spent budgets are not written: " + saved.error().message);
 }
 
-Admission Limiter::Admit(const Principal& principal, uint64_t estimated_tokens,
+Allowance Limiter::Admit(const Principal& principal, uint64_t estimated_tokens,
                          int64_t now_micros) {
-  Admission admission;
+  Allowance admission;
   if (!state_->has_tenants && !principal.grant) return admission;
   const std::lock_guard lock(state_->mutex);
   const Scopes scopes = state_->Find(principal, now_micros);

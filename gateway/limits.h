@@ -6,7 +6,7 @@
 // debt. A budget is a number of tokens per day or month in UTC, and is never overspent by an
 // admitted estimate. A hit takes a request, and no tokens.
 //
-//   Admission a = limiter.Admit(principal, 0, NowMicros());          // every request, at once
+//   Allowance a = limiter.Admit(principal, 0, NowMicros());          // every request, at once
 //   if (a.refusal) ...                                               // 429
 //   auto refusal = limiter.Reserve(a.ticket, estimate, NowMicros()); // before a run, after a miss
 //   a.ticket.Settle(prompt_tokens + completion_tokens, NowMicros()); // after the run
@@ -59,7 +59,8 @@ class Ticket {
   std::unique_ptr<Hold> hold_;
 };
 
-struct Admission {
+// What Admit gives.
+struct Allowance {
   // 429 where set, with retry-after and code rate_limit_exceeded or insufficient_quota; the ticket
   // is empty then. Its headers are complete.
   std::optional<HttpError> refusal;
@@ -80,7 +81,7 @@ class Limiter {
   Limiter& operator=(const Limiter&) = delete;
 
   // `now_micros`: NowMicros(). A clock that goes backwards refills nothing.
-  Admission Admit(const Principal& principal, uint64_t estimated_tokens, int64_t now_micros);
+  Allowance Admit(const Principal& principal, uint64_t estimated_tokens, int64_t now_micros);
 
   // Further tokens for an admitted request: nothing, or the 429 and nothing is taken.
   std::optional<HttpError> Reserve(Ticket& ticket, uint64_t estimated_tokens, int64_t now_micros);

@@ -163,5 +163,50 @@ TEST_F(Cli, GenerateReproducesGoldenDigests) {
   }
 }
 
+TEST_F(Cli, KeysAreMadeListedAndRevoked) {
+  const std::string data = " --data " + (folder_ / "data").string();
+  const Outcome made = Run("keys new-api" + data +
+                           " --tenant acme --subject ci --roles client,auditor --group a --group b"
+                           " --model 'gpt-*' --requests-per-minute 5 --expires 2999-01-31 --json");
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  const auto key = json::Parse(made.out);
+  ASSERT_TRUE(key.ok()) << made.out;
+  const std::string secret = key->Find("secret")->as_string(), id = key->Find("id")->as_string();
+  EXPECT_EQ(secret.size(), 47u);
+  EXPECT_EQ(json::Serialize(*key->Find("groups")), R"(["a","b"])");
+  EXPECT_EQ(made.err.find(secret), std::string::npos);
+
+  const Outcome plain = Run("keys new-api" + data + " --tenant acme --subject other");
+  EXPECT_TRUE(plain.out.starts_with("vbk_")) << "the key alone, for scripts";
+  EXPECT_EQ(plain.out.size(), 48u);
+
+  EXPECT_EQ(Run("keys revoke" + data + " " + id).exit_code, 0);
+  EXPECT_EQ(Run("keys revoke" + data + " " + id).exit_code, 0) << "once more is no fault";
+  const Outcome list = Run("keys list --json" + data);
+  EXPECT_EQ(list.out.find(secret), std::string::npos);
+  EXPECT_EQ(list.out.find("sha256"), std::string::npos);
+  const auto keys = json::Parse(list.out);
+  ASSERT_TRUE(keys.ok()) << list.out;
+  ASSERT_EQ(keys->Find("keys")->items().size(), 2u);
+  EXPECT_EQ(keys->Find("keys")->items()[0].Find("state")->as_string(), "revoked");
+  EXPECT_EQ(keys->Find("keys")->items()[1].Find("state")->as_string(), "active");
+
+  const char* const wrong[] = {
+      "keys revoke key_0000",
+      "keys new-api --tenant acme",
+      "keys new-api --tenant '*' --subject s",
+      "keys new-api --tenant acme --subject s --roles admin",
+      "keys new-api --tenant acme --subject s --expires soon",
+      "keys new-api --tenant acme --subject s --expires 2020-01-01",
+      "keys new-api --tenant acme --subject s --concurrent -1",
+  };
+  for (const char* args : wrong) {
+    const Outcome got = Run(args + data);
+    EXPECT_EQ(got.exit_code, 2) << args;
+    EXPECT_EQ(got.out, "") << args;
+    EXPECT_NE(got.err, "") << args;
+  }
+}
+
 }  // namespace
 }  // namespace verbatim::cli

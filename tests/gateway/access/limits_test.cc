@@ -41,14 +41,14 @@ TEST(Limits, RequestsPerMinute) {
   const auto limiter = Make(Acme({.requests_per_minute = 3}));
   const int64_t t = NowMicros();
   for (const char* remaining : {"2", "1", "0"}) {
-    const Admission a = limiter->Admit(Caller(), 0, t);
+    const Allowance a = limiter->Admit(Caller(), 0, t);
     ASSERT_FALSE(a.refusal);
     const auto headers = AsMap(a.headers);
     EXPECT_EQ(headers.at("x-ratelimit-limit-requests"), "3");
     EXPECT_EQ(headers.at("x-ratelimit-remaining-requests"), remaining);
     EXPECT_FALSE(headers.contains("x-ratelimit-limit-tokens"));
   }
-  const Admission refused = limiter->Admit(Caller(), 0, t);
+  const Allowance refused = limiter->Admit(Caller(), 0, t);
   ASSERT_TRUE(refused.refusal);
   EXPECT_EQ(refused.refusal->status, 429);
   EXPECT_EQ(refused.refusal->code, "rate_limit_exceeded");
@@ -75,10 +75,10 @@ TEST(Limits, TokensAreEstimatedThenSettled) {
     return AsMap(limiter->Admit(Caller(), 0, t).headers).at("x-ratelimit-remaining-tokens");
   };
   {
-    Admission a = limiter->Admit(Caller(), 500, t);
+    Allowance a = limiter->Admit(Caller(), 500, t);
     ASSERT_FALSE(a.refusal);
     EXPECT_EQ(AsMap(a.headers).at("x-ratelimit-remaining-tokens"), "100");
-    const Admission refused = limiter->Admit(Caller(), 200, t);
+    const Allowance refused = limiter->Admit(Caller(), 200, t);
     ASSERT_TRUE(refused.refusal);
     EXPECT_EQ(refused.refusal->type, "tokens");
     EXPECT_EQ(AsMap(refused.refusal->headers).at("retry-after"), "10");  // 100 more, at 10 a second
@@ -86,17 +86,17 @@ TEST(Limits, TokensAreEstimatedThenSettled) {
     EXPECT_EQ(remaining(), "550");
   }
   EXPECT_EQ(remaining(), "550") << "a settled ticket gives nothing more back";
-  { const Admission dropped = limiter->Admit(Caller(), 500, t); }
+  { const Allowance dropped = limiter->Admit(Caller(), 500, t); }
   EXPECT_EQ(remaining(), "550") << "a ticket that was not settled took nothing";
   {
-    Admission a = limiter->Admit(Caller(), 10, t);
+    Allowance a = limiter->Admit(Caller(), 10, t);
     a.ticket.Settle(1150, t);  // more than was thought: in debt
   }
   EXPECT_EQ(remaining(), "0");
   EXPECT_FALSE(limiter->Admit(Caller(), 0, t).refusal) << "a hit takes no tokens";
   EXPECT_TRUE(limiter->Admit(Caller(), 1, t + 60 * kSecond).refusal);
   EXPECT_FALSE(limiter->Admit(Caller(), 1, t + 61 * kSecond).refusal);
-  const Admission too_large = limiter->Admit(Caller(), 601, t + 9000 * kSecond);
+  const Allowance too_large = limiter->Admit(Caller(), 601, t + 9000 * kSecond);
   ASSERT_TRUE(too_large.refusal);
   EXPECT_EQ(AsMap(too_large.refusal->headers).at("x-should-retry"), "false");
 }
@@ -104,7 +104,7 @@ TEST(Limits, TokensAreEstimatedThenSettled) {
 TEST(Limits, ReserveAfterAMiss) {
   const auto limiter = Make(Acme({.requests_per_minute = 60, .tokens_per_minute = 100}));
   const int64_t t = NowMicros();
-  Admission a = limiter->Admit(Caller(), 0, t);
+  Allowance a = limiter->Admit(Caller(), 0, t);
   EXPECT_FALSE(limiter->Reserve(a.ticket, 60, t));
   EXPECT_TRUE(limiter->Reserve(a.ticket, 60, t)) << "nothing of it is taken";
   EXPECT_FALSE(limiter->Reserve(a.ticket, 40, t));
@@ -118,8 +118,8 @@ TEST(Limits, ReserveAfterAMiss) {
 TEST(Limits, Concurrent) {
   const auto limiter = Make(Acme({.concurrent = 2}));
   const int64_t t = NowMicros();
-  Admission first = limiter->Admit(Caller(), 0, t), second = limiter->Admit(Caller(), 0, t);
-  const Admission third = limiter->Admit(Caller(), 0, t);
+  Allowance first = limiter->Admit(Caller(), 0, t), second = limiter->Admit(Caller(), 0, t);
+  const Allowance third = limiter->Admit(Caller(), 0, t);
   ASSERT_TRUE(third.refusal);
   EXPECT_EQ(AsMap(third.refusal->headers).at("retry-after"), "1");
   EXPECT_TRUE(first.headers.empty());
@@ -135,12 +135,12 @@ TEST(Limits, TheKeysAndTheTenants) {
   const Principal one = Caller({.requests_per_minute = 2}, "k1"), two = Caller({}, "k2");
   EXPECT_EQ(AsMap(limiter->Admit(one, 0, t).headers).at("x-ratelimit-limit-requests"), "2");
   EXPECT_FALSE(limiter->Admit(one, 0, t).refusal);
-  const Admission of_key = limiter->Admit(one, 0, t);
+  const Allowance of_key = limiter->Admit(one, 0, t);
   ASSERT_TRUE(of_key.refusal);
   EXPECT_NE(of_key.refusal->message.find("the key"), std::string::npos);
   // What the key refused was not taken from the tenant.
   EXPECT_FALSE(limiter->Admit(two, 0, t).refusal);
-  const Admission of_tenant = limiter->Admit(two, 0, t);
+  const Allowance of_tenant = limiter->Admit(two, 0, t);
   ASSERT_TRUE(of_tenant.refusal);
   EXPECT_NE(of_tenant.refusal->message.find("the tenant"), std::string::npos);
   Principal stranger = two;
@@ -190,10 +190,10 @@ TEST(Limits, BudgetsOfDayAndMonth) {
   for (const Case& c : cases) {
     const auto limiter = Make({{"*", {{}, {}, {.tokens = 100, .per = c.per}}}});
     const int64_t start = ParseTime(c.start).value(), same = ParseTime(c.same).value();
-    Admission a = limiter->Admit(Caller(), 60, start);
+    Allowance a = limiter->Admit(Caller(), 60, start);
     ASSERT_FALSE(a.refusal) << c.start;
     a.ticket.Settle(60, start);
-    const Admission refused = limiter->Admit(Caller(), 41, same);
+    const Allowance refused = limiter->Admit(Caller(), 41, same);
     ASSERT_TRUE(refused.refusal) << c.same;
     EXPECT_EQ(refused.refusal->status, 429);
     EXPECT_EQ(refused.refusal->code, "insufficient_quota");
@@ -202,7 +202,7 @@ TEST(Limits, BudgetsOfDayAndMonth) {
     EXPECT_FALSE(limiter->Admit(Caller(), 40, same).refusal);
     const int64_t next = ParseTime(c.next).value();
     EXPECT_FALSE(limiter->Admit(Caller(), 100, next).refusal) << c.next;
-    Admission later = limiter->Admit(Caller(), 100, next);
+    Allowance later = limiter->Admit(Caller(), 100, next);
     later.ticket.Settle(100, next);
     EXPECT_TRUE(limiter->Admit(Caller(), 1, same).refusal) << "the clock goes back";
   }
@@ -217,10 +217,10 @@ TEST(Limits, BudgetsSurviveARestart) {
   const auto affords = [&](Limiter& limiter, uint64_t tokens) {
     return !limiter.Admit(Caller(), tokens, t).refusal;
   };
-  Admission running;
+  Allowance running;
   {
     const auto limiter = Make(tenants, file);
-    Admission a = limiter->Admit(Caller(), 400, t);
+    Allowance a = limiter->Admit(Caller(), 400, t);
     a.ticket.Settle(300, t);
     running = limiter->Admit(Caller(), 100, t);
     ASSERT_TRUE(limiter->Save().ok());
@@ -256,7 +256,7 @@ TEST(Limits, ManyThreadsNeverGetMoreThanThereIs) {
   for (int i = 0; i < 8; ++i) {
     threads.emplace_back([&] {
       for (int n = 0; n < 500; ++n) {
-        Admission a = limiter->Admit(Caller(), 10, t);
+        Allowance a = limiter->Admit(Caller(), 10, t);
         if (a.refusal) continue;
         const int now = ++running;
         for (int seen = most; now > seen && !most.compare_exchange_weak(seen, now);) {
