@@ -82,6 +82,8 @@ struct RunObserver {
 struct RunOptions {
   uint64_t seed = 0;        // in force where the client gave none (FINGERPRINT.md)
   bool background = false;  // runs where nobody else wants the place (verification)
+  // Of an upstream: sent beside the request's own headers, and no part of the request (traceparent).
+  Headers headers{};
 };
 
 // A run that was started. Destroying it does not wait: on_end still comes, as cancelled if need be.

@@ -134,6 +134,17 @@ Row HeadersRow(std::string path, std::vector<std::pair<std::string, std::string>
           }};
 }
 
+// A version is text even where it reads as a date or a number.
+Row VersionRow(std::string path, std::string& slot, std::string allowed) {
+  return {std::move(path), std::move(allowed),
+          [&slot](const Node& n) -> MaybeProblem {
+            if (n.kind != Node::Kind::kScalar || !IsVersion(n.text)) return NotAllowed(n);
+            slot = n.text;
+            return std::nullopt;
+          },
+          [&slot] { return json::Value(slot); }};
+}
+
 // At most one '*', at the end.
 bool IsModelPattern(const std::string& text) {
   return !text.empty() && text.size() <= 200 &&
@@ -224,8 +235,8 @@ std::vector<Row> UpstreamRows(UpstreamConfig& u) {
       Choice("kind", u.kind, {std::begin(kKinds), std::end(kKinds)}),
       Text("url", u.url, "https://HOST[:PORT][/PATH], without user, query or fragment", IsUrl),
       UpstreamModelsRow("models", u.models),
-      Text("api_version", u.api_version, "a version, such as 2024-10-21", IsVersion),
-      Text("model_version", u.model_version, "a version, such as gpt-4o-2024-08-06", IsVersion),
+      VersionRow("api_version", u.api_version, "a version, such as 2024-10-21"),
+      VersionRow("model_version", u.model_version, "a version, such as gpt-4o-2024-08-06"),
       Choice("credentials.from", u.credentials.from, {"config", "client", "none"}),
       Choice("credentials.header", u.credentials.header, {"authorization", "api-key", "x-api-key"}),
       Secret("credentials.value", u.credentials.value),

@@ -143,10 +143,13 @@ Headers SecretHeaders(const UpstreamConfig& upstream) {
   return out;
 }
 
-Headers ClientCredentials(const Headers& client) {
+Headers ClientCredentials(const UpstreamConfig& upstream, const Headers& client) {
+  const std::string& only = upstream.credentials.header;
   Headers out;
-  for (const auto& header : client) {
-    if (Has(kCredentials, header.first)) out.push_back(header);
+  for (const auto& [name, value] : client) {
+    if (!Has(kCredentials, name) || (!only.empty() && name != only)) continue;
+    const std::string_view key = std::string_view(value).substr(value.rfind(' ') + 1);
+    if (!key.starts_with("vbk_")) out.emplace_back(name, value);
   }
   return out;
 }

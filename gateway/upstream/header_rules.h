@@ -30,8 +30,9 @@ ForwardedHeaders ForwardHeaders(const policies::UpstreamConfig& upstream, const 
 // Names and references ("env:NAME") of the configuration's headers that are secret.
 Headers SecretHeaders(const policies::UpstreamConfig& upstream);
 
-// The client's own credentials, as it sent them: authorization, api-key, x-api-key.
-Headers ClientCredentials(const Headers& client);
+// The client's own credentials, as it sent them: authorization, api-key, x-api-key, or the one of
+// these that the configuration names. A key of this server's ("vbk_...") is for nobody else.
+Headers ClientCredentials(const policies::UpstreamConfig& upstream, const Headers& client);
 
 struct ForwardedQuery {
   std::string sent;         // without '?'; in the client's order; "" where there is none

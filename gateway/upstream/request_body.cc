@@ -29,16 +29,37 @@ std::string_view TextOf(const json::Value& object, std::string_view name) {
 
 // ---- splicing ----
 
+// Whether `text` can be the text of `value`, as far as its ends tell: no proof, but a bound to the
+// damage if a text of something else came along.
+bool Fits(const json::Value& value, std::string_view text) {
+  switch (value.type()) {
+    case json::Value::Type::kNull:
+      return text == "null";
+    case json::Value::Type::kBool:
+      return text == (value.as_bool() ? "true" : "false");
+    case json::Value::Type::kNumber:
+      return text == value.number_text();
+    case json::Value::Type::kString:
+      return text.size() >= 2 && text.front() == '"' && text.back() == '"';
+    case json::Value::Type::kArray:
+      return text.front() == '[' && text.back() == ']';
+    case json::Value::Type::kObject:
+      return text.front() == '{' && text.back() == '}';
+  }
+  return false;
+}
+
 // All of `value` came from the parsed text: it and what it holds stand there within [begin, end),
 // in order.
-bool FromText(const json::Value& value, size_t begin, size_t end) {
+bool FromText(const json::Value& value, std::string_view text, size_t begin, size_t end) {
   if (value.text_begin() < begin || value.text_end() > end ||
-      value.text_begin() >= value.text_end()) {
+      value.text_begin() >= value.text_end() ||
+      !Fits(value, text.substr(value.text_begin(), value.text_end() - value.text_begin()))) {
     return false;
   }
   size_t at = value.text_begin();
   const auto next = [&](const json::Value& inner) {
-    if (!FromText(inner, at, value.text_end())) return false;
+    if (!FromText(inner, text, at, value.text_end())) return false;
     at = inner.text_end();
     return true;
   };
@@ -53,7 +74,7 @@ bool FromText(const json::Value& value, size_t begin, size_t end) {
 }
 
 void AppendValue(const json::Value& value, std::string_view text, std::string& out) {
-  if (FromText(value, 0, text.size())) {
+  if (FromText(value, text, 0, text.size())) {
     out += text.substr(value.text_begin(), value.text_end() - value.text_begin());
   } else if (value.is_object()) {
     out += '{';

@@ -146,6 +146,7 @@ class PreparedUpstreamRequest : public PreparedRequest {
   Reuse reuse() const override { return reuse_of; }
   bool external() const override { return true; }
   bool requests_usage() const override { return usage_in_stream; }
+  bool timeless() const override { return true; }
   const json::Value& identity() const override { return identity_value; }
   std::string system_fingerprint() const override { return ""; }
   uint32_t choices() const override { return outgoing.choices; }
@@ -205,7 +206,7 @@ std::shared_ptr<PreparedUpstreamRequest> UpstreamBackendImpl::Begin(
     prepared->outgoing.headers.emplace_back("user-agent", "verbatim");
   }
   if (config().credentials.from == policies::UpstreamCredentials::From::kClient) {
-    prepared->outgoing.client_credentials = ClientCredentials(client);
+    prepared->outgoing.client_credentials = ClientCredentials(config(), client);
   }
 
   json::Value about = json::Value::MakeObject();

@@ -45,9 +45,7 @@ struct UpstreamOptions {
 };
 
 // Prepare answers 404 (model_not_found) where the configuration has no name for the request's
-// model, and 404 (unsupported_endpoint) where the kind has no such path. PrepareOptions::headers
-// hold no credentials that this server took for itself: where the configuration passes the client's
-// on, all that are there go upstream.
+// model, and 404 (unsupported_endpoint) where the kind has no such path.
 //
 // A run's RunEnd::cause is one of: upstream_STATUS ("upstream_429": any reply without status 2xx),
 // upstream_timeout (504), upstream_unreachable, upstream_broken (502), upstream_unavailable (503:

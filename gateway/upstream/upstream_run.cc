@@ -73,6 +73,7 @@ class Attempt : public FetchSink {
                     .headers = KeptHeaders(upstream_.config, head_.headers),
                     .streamed = false};
     reply.streamed = IsEventStream(reply.content_type);
+    for (auto& [name, value] : reply.headers) Redact(secrets, value);
     if (outgoing_.judged) {
       const size_t limit = upstream_.config.reply_bytes;
       const ReplyOptions options{.max_bytes = limit,
@@ -163,6 +164,7 @@ struct RunState : std::enable_shared_from_this<RunState> {
         outgoing(std::move(o)),
         attempts_left(upstream->config.retries.attempts),
         client(*upstream->clients[upstream->next_client()]),
+        beside(options.headers),
         observer(std::move(obs)),
         pause(client.executor()),
         deadline(client.executor()) {
@@ -188,6 +190,7 @@ struct RunState : std::enable_shared_from_this<RunState> {
   const std::shared_ptr<const Outgoing> outgoing;
   uint64_t attempts_left;
   HttpClient& client;
+  const Headers beside;  // RunOptions::headers
   RunObserver observer;
   asio::steady_timer pause;     // between attempts
   asio::steady_timer deadline;  // of all of them
@@ -250,6 +253,10 @@ Result<FetchRequest> RunState::MakeRequest(std::vector<std::string>& secrets) {
                        .target = outgoing->target,
                        .headers = outgoing->headers,
                        .body = outgoing->body};
+  for (const auto& header : beside) {
+    std::erase_if(request.headers, [&](const auto& other) { return other.first == header.first; });
+    request.headers.push_back(header);
+  }
   for (const auto& [name, credential] : upstream->secret_headers) {
     auto value = credential->Value();
     if (!value.ok()) return value.error();
@@ -318,9 +325,11 @@ std::optional<RunEnd> RunState::Judge(Attempt& attempt, const FetchEnd& end) {
   if (attempt.began()) {
     const Headers& headers = attempt.head().headers;
     for (const char* name : {"x-request-id", "request-id", "apim-request-id"}) {
-      const std::string_view id = FindHeader(headers, name);
+      std::string id(FindHeader(headers, name));
       if (id.empty()) continue;
-      report.Set("request_id", std::string(id.substr(0, kReportedBytes)));
+      Redact(attempt.secrets, id);
+      id.resize(std::min(id.size(), kReportedBytes));
+      report.Set("request_id", std::move(id));
       break;
     }
   }

@@ -19,8 +19,8 @@ upstreams:
   a-1:
     kind: azure
     url: https://name.openai.azure.com:8443/
-    models: {"gpt-*": "east-*", gpt-4o: my deployment}
-    api_version: "2024-10-21"
+    models: {"gpt-*": "east-*", gpt-4o: my/deployment}
+    api_version: 2024-10-21
     model_version: "2024-08-06"
     credentials: {header: authorization, value: "file:token"}
     headers:
@@ -49,7 +49,7 @@ upstreams:
   EXPECT_EQ(a.kind, UpstreamKind::kAzure);
   EXPECT_EQ(a.url, "https://name.openai.azure.com:8443/");
   ASSERT_EQ(a.models.size(), 2u);
-  EXPECT_EQ(a.models[0].client + "=" + a.models[0].upstream, "gpt-4o=my deployment");
+  EXPECT_EQ(a.models[0].client + "=" + a.models[0].upstream, "gpt-4o=my/deployment");
   EXPECT_EQ(a.api_version + " " + a.model_version, "2024-10-21 2024-08-06");
   EXPECT_EQ(a.credentials.from, UpstreamCredentials::From::kConfig);
   EXPECT_EQ(a.credentials.header + " " + a.credentials.value, "authorization file:/etc/v/token");

@@ -70,9 +70,14 @@ TEST(HeaderRules, AClientsAccountGoesOnlyWithItsCredentials) {
   u.credentials.from = From::kClient;
   EXPECT_NE(Text(ForwardHeaders(u, kEverything).sent).find("openai-organization: org-1"),
             std::string::npos);
-  EXPECT_EQ(Text(ClientCredentials(kEverything)),
+  EXPECT_EQ(Text(ClientCredentials(u, kEverything)),
             "authorization: Bearer CLIENT-SECRET\nx-api-key: CLIENT-SECRET\n"
             "api-key: CLIENT-SECRET\n");
+  const Headers both = {{"authorization", "Bearer vbk_OURS"}, {"x-api-key", "THEIRS"}};
+  EXPECT_EQ(Text(ClientCredentials(u, both)), "x-api-key: THEIRS\n")
+      << "a key of this server's stays here";
+  u.credentials.header = "api-key";
+  EXPECT_EQ(Text(ClientCredentials(u, kEverything)), "api-key: CLIENT-SECRET\n");
   for (const From from : {From::kClient, From::kConfig, From::kNone}) {
     u.credentials.from = from;
     const ForwardedHeaders f = ForwardHeaders(u, kEverything);

@@ -208,13 +208,13 @@ TEST_F(UpstreamBackendTest, SendsTheClientsBytes) {
        {.body = R"({"model":"m","stream":true})"},
        "POST /v1/chat/completions\nuser-agent: verbatim\ncontent-type: application/json\n"
        "accept: text/event-stream\n\n{\"model\":\"m\",\"stream\":true}"},
-      {"kind: azure, api_version: 2024-10-21, models: {m: my deployment}, "
+      {"kind: azure, api_version: 2024-10-21, models: {m: my/deployment}, "
        "credentials: {value: env:VERBATIM_TEST_KEY}",
        "",
        {.body = R"({"model":"m"})"},
-       "POST /openai/deployments/my%20deployment/chat/completions?api-version=2024-10-21\n"
+       "POST /openai/deployments/my%2Fdeployment/chat/completions?api-version=2024-10-21\n"
        "user-agent: verbatim\ncontent-type: application/json\naccept: application/json\n"
-       "api-key: sk-secret-of-the-operator\n\n{\"model\":\"my deployment\"}"},
+       "api-key: sk-secret-of-the-operator\n\n{\"model\":\"my/deployment\"}"},
       {"kind: azure, api_version: 2024-10-21, "
        "credentials: {value: env:VERBATIM_TEST_KEY, header: authorization}",
        "/openai",
@@ -398,6 +398,16 @@ TEST_F(UpstreamBackendTest, BackgroundRunsAskTwiceAtMost) {
   EXPECT_EQ(Attempts(RunOnce(heard, {}, {.background = true})), "500 500");
 }
 
+TEST_F(UpstreamBackendTest, HeadersOfTheRunTakeThePlaceOfTheRequests) {
+  ScriptedUpstream upstream({HttpReply(200, kAnswer)});
+  Configure(upstream.url() + "/v1", "headers: {forward: [traceparent]}");
+  Heard heard;
+  RunOnce(heard, {.headers = {{"traceparent", "clients"}}}, {.headers = {{"traceparent", "ours"}}});
+  const std::string request = upstream.requests().at(0);
+  EXPECT_NE(request.find("\r\ntraceparent: ours\r\n"), std::string::npos) << request;
+  EXPECT_EQ(request.find("clients"), std::string::npos) << request;
+}
+
 TEST_F(UpstreamBackendTest, AnErrorPassesAsItCame) {
   const std::string body = "{\"error\": {\"message\": \"no \\u0041\"}}";
   ScriptedUpstream upstream({HttpReply(422, body, "x-request-id: r\r\nset-cookie: a\r\n")});
@@ -467,7 +477,8 @@ TEST_F(UpstreamBackendTest, CancelEndsARunAnywhere) {
                         {HttpReply(500, "", "retry-after: 3600\r\n"), 0}};
   for (const Case& c : cases) {
     ScriptedUpstream upstream({c.reply});
-    Configure(upstream.url() + "/v1", "retries: {base_ms: 86000000, max_ms: 86000000}");
+    Configure(upstream.url() + "/v1",
+              "retries: {base_ms: 7200000, max_ms: 7200000}, timeouts: {total_ms: 86400000}");
     Heard heard;
     auto run = Start(*Prepare(kStreamed), heard);
     EXPECT_GE(heard.WaitForPieces(c.pieces), c.pieces);
