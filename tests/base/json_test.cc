@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "base/bytes.h"
+#include "tests/base/json_reference.h"
 #include "tests/base/vectors.h"
 
 namespace verbatim {
@@ -448,6 +449,78 @@ class RandomJson {
 
   std::mt19937 random_;
 };
+
+// A value beside another one of which it differs in one place, or in none.
+Value Changed(const Value& v, std::mt19937& random) {
+  switch (v.type()) {
+    case Value::Type::kNull:
+      return random() % 2 ? v : Value(false);
+    case Value::Type::kBool:
+      return random() % 2 ? v : Value(!v.as_bool());
+    case Value::Type::kNumber: {
+      std::string text = v.number_text();
+      const size_t at = random() % text.size();
+      if (text[at] >= '1' && text[at] <= '8') ++text[at];
+      return Value::NumberFromText(text);
+    }
+    case Value::Type::kString:
+      return v.as_string() + (random() % 2 ? "" : "a");
+    case Value::Type::kArray: {
+      json::Array items = v.items();
+      if (items.empty()) return random() % 2 ? v : Value(json::Array{Value()});
+      Value& item = items[random() % items.size()];
+      item = Changed(item, random);
+      return items;
+    }
+    default: {
+      json::Object members = v.members();
+      if (members.empty()) return random() % 2 ? v : Value(json::Object{{"", Value()}});
+      json::Member& member = members[random() % members.size()];
+      member.second = Changed(member.second, random);
+      std::shuffle(members.begin(), members.end(), random);
+      return members;
+    }
+  }
+}
+
+TEST(Json, CanonicalTextIsEqualExactlyForEqualValues) {
+  int equal = 0, different = 0;
+  for (uint32_t seed = 0; seed < 3000; ++seed) {
+    RandomJson random(seed);
+    std::mt19937 choice(seed);
+    const Value a = random.Make(4);
+    const Value b = MustParse(random.Spell(seed % 3 == 0 ? random.Make(2) : Changed(a, choice)));
+    const auto same = test::SameValue(a, b);
+    ASSERT_TRUE(same.has_value());
+    ASSERT_EQ(json::Canonical(a) == json::Canonical(b), *same)
+        << "seed " << seed << ": " << json::Serialize(a) << " and " << json::Serialize(b);
+    ASSERT_EQ(a == b, *same) << "seed " << seed;
+    ++(*same ? equal : different);
+  }
+  EXPECT_GT(equal, 300);
+  EXPECT_GT(different, 300);
+}
+
+// One number in every spelling has one text; its neighbours, however near, have others.
+TEST(Json, SpellingsOfOneNumber) {
+  struct Case {
+    const char* want;
+    std::vector<const char*> spellings, others;
+  };
+  const Case cases[] = {
+      {"0", {"0", "-0", "0.0", "0e5", "-0.000E-7", "0e+0"}, {"1e-400", "-1e-400", "0.1"}},
+      {"1", {"1", "1.0", "1e0", "10e-1", "0.1e1", "1.000E+0"}, {"1.0000000000000000001", "-1"}},
+      {"100", {"100", "1e2", "1E+2", "1000e-1", "100.00"}, {"99.99999999999999999999", "1e3"}},
+      {"9007199254740993",
+       {"9007199254740993", "9007199254740993.0", "9.007199254740993e15"},
+       {"9007199254740992", "9007199254740994", "9007199254740993.5"}},
+      {"0.1", {"0.1", "1e-1", "0.10", "100e-3"}, {"0.1000000000000000055", "0.10000000000000001"}},
+  };
+  for (const Case& c : cases) {
+    for (const char* spelling : c.spellings) EXPECT_EQ(CanonicalOf(spelling), c.want) << spelling;
+    for (const char* other : c.others) EXPECT_NE(CanonicalOf(other), c.want) << other;
+  }
+}
 
 TEST(Json, EqualValuesHaveEqualCanonicalText) {
   for (uint32_t seed = 0; seed < 2000; ++seed) {
