@@ -2,6 +2,7 @@
 
 #include <array>
 #include <boost/asio/post.hpp>
+#include <charconv>
 #include <cstdio>
 #include <exception>
 #include <utility>
@@ -9,11 +10,13 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "gateway/access_log.h"
 #include "gateway/connection_admission.h"
 #include "gateway/connection_io.h"
 #include "gateway/http_head.h"
 #include "gateway/http_response.h"
 #include "gateway/request_reader.h"
+#include "gateway/traceparent.h"
 
 namespace verbatim::gateway {
 
@@ -28,6 +31,8 @@ HttpError MakeError(int status, std::string message) {
   error.message = std::move(message);
   return error;
 }
+
+constexpr int kClientHungUp = 499;  // in the access log: nobody got an answer
 
 Status GoneStatus() { return Error{Code::kCancelled, "the client is gone"}; }
 
@@ -61,6 +66,9 @@ class Connection : public std::enable_shared_from_this<Connection>, public Respo
   awaitable<Status> SendStream(int status, Headers headers, std::string body) override;
   ErrorForm error_form() const override { return ErrorFormOfPath(request_.path); }
   std::string_view request_id() const override { return request_.id; }
+  void Note(const AccessNotes& notes) override {
+    if (Logs()) access_.notes = notes;
+  }
   void Abort() override;
   bool ClientGone() const override { return gone_ || io_.broken(); }
   void OnClientGone(std::function<void()> callback) override;
@@ -78,6 +86,12 @@ class Connection : public std::enable_shared_from_this<Connection>, public Respo
   awaitable<void> Refuse(HttpError error);
   awaitable<Status> Send(const Parts& parts);
   std::string Head(int status, const Headers& headers, bool stream, size_t length);
+  bool Logs() const {
+    const AccessLog* log = state_.options.access_log;
+    return log != nullptr && log->enabled();
+  }
+  void NoteAnswer(int status, const Headers& headers);
+  void LogAccess();
   bool HasNoBody(int status) const { return head_only_ || status == 204 || status == 304; }
   void CallGoneCallback();
 
@@ -97,6 +111,14 @@ class Connection : public std::enable_shared_from_this<Connection>, public Respo
   bool head_only_ = false;  // HEAD: the answer has no body
   Answer answer_ = Answer::kNone;
   std::function<void()> gone_callback_;
+  struct Access {
+    int status = 0;
+    int64_t begin = 0, first_byte = 0;  // monotonic
+    uint64_t bytes_out = 0;
+    AccessNotes notes;    // of the handler
+    AccessNotes answers;  // of the answer's header fields, where the handler says nothing
+  };
+  Access access_;  // for the access log
 };
 
 std::shared_ptr<const Router> ServerState::router() const {
@@ -141,6 +163,7 @@ void Connection::OnClientGone(std::function<void()> callback) {
 bool Connection::TakeHead(size_t length, RequestHead* head, std::optional<HttpError>* error) {
   request_.id = io_.shard().NewRequestId();
   request_.received_micros = NowMicros();
+  if (Logs()) access_.begin = MonotonicMicros();
   const ServerLimits& limits = state_.options.limits;
   *error = ParseHead(io_.kept().substr(0, length), limits.header_count, head);
   io_.Use(length);
@@ -205,6 +228,7 @@ awaitable<bool> Connection::ReadRequest(Admission* admission) {
 
 awaitable<void> Connection::ServeOne() {
   request_ = Request{};
+  access_ = Access{};
   // Until it is authenticated.
   if (state_.auth.has_keys()) request_.principal = Principal{"", "", "", 0, {}, {}};
   version_ = 11;
@@ -268,7 +292,9 @@ awaitable<bool> Connection::Open() {
   std::shared_ptr<const TlsContext> context = state_.tls();
   if (!context) co_return true;
   io_.LimitReads(state_.options.limits.header_time);
+  io_.set_idle(true);  // a drain waits for no handshake
   const ConnectionIo::Opening opening = co_await io_.StartTls(std::move(context));
+  io_.set_idle(false);
   if (opening == ConnectionIo::Opening::kNotTls) {
     co_await Refuse(MakeError(400, "This port speaks HTTPS; use https://, not http://."));
   }
@@ -278,15 +304,73 @@ awaitable<bool> Connection::Open() {
 
 awaitable<void> Connection::Run() {
   const bool open = co_await Open();
-  while (open && !close_ && !ClientGone()) co_await ServeOne();
+  if (!open) LogAccess();
+  while (open && !close_ && !ClientGone()) {
+    co_await ServeOne();
+    LogAccess();
+  }
   if (linger_ && !ClientGone()) co_await io_.Linger();
   io_.Close();
+}
+
+// ---- the access log ----
+
+// What an answer's own header fields say of it.
+void Connection::NoteAnswer(int status, const Headers& headers) {
+  access_.status = status;
+  AccessNotes& notes = access_.answers;
+  for (const auto& [name, value] : headers) {
+    if (name == "Verbatim-Cache") {
+      notes.cache = value;
+      notes.pending = value.starts_with("hit") || value.starts_with("shared");
+    } else if (name == "Verbatim-Fingerprint") {
+      notes.fingerprint = value;
+    } else if (name == "Verbatim-Entry") {
+      uint64_t entry = 0;
+      const char* end = value.data() + value.size();
+      if (std::from_chars(value.data(), end, entry).ptr == end) notes.entry = entry;
+    }
+  }
+}
+
+// A line for each request of which anything was read.
+void Connection::LogAccess() {
+  if (!Logs() || request_.id.empty()) return;
+  AccessNotes& notes = access_.notes;
+  AccessNotes& answers = access_.answers;
+  if (notes.cache.empty()) notes.cache = std::move(answers.cache);
+  if (notes.fingerprint.empty()) notes.fingerprint = std::move(answers.fingerprint);
+  if (!notes.entry) notes.entry = answers.entry;
+  notes.pending = notes.pending || answers.pending;
+  if (notes.trace_id.empty()) {
+    if (const auto trace = TraceOf(request_.headers)) notes.trace_id = TraceIdText(*trace);
+  }
+  AccessRecord record;
+  record.Take(notes);
+  record.time_micros = request_.received_micros;
+  record.request_id = request_.id;
+  record.remote = io_.remote();
+  record.method = head_only_ ? "HEAD" : std::string_view(request_.method);
+  record.path = request_.path;
+  const bool reached = access_.first_byte != 0;  // anything of an answer
+  record.status = reached ? access_.status : kClientHungUp;
+  record.tenant = request_.principal.tenant;
+  record.subject = request_.principal.subject;
+  record.key_id = request_.principal.key_id;
+  record.bytes_in = request_.body.size();
+  record.bytes_out = reached ? access_.bytes_out : 0;
+  if (access_.begin != 0) record.duration_micros = MonotonicMicros() - access_.begin;
+  if (access_.begin != 0 && reached) {
+    record.first_byte_micros = access_.first_byte - access_.begin;
+  }
+  state_.options.access_log->Write(record);
 }
 
 // ---- answering ----
 
 std::string Connection::Head(int status, const Headers& headers, bool stream, size_t length) {
   if (state_.draining || (stream && version_ == 10)) close_ = true;
+  if (Logs()) NoteAnswer(status, headers);
   ResponseForm form;
   form.version = version_;
   form.stream = stream;
@@ -299,6 +383,7 @@ awaitable<Status> Connection::Send(const Parts& parts) {
   if (ClientGone()) co_return GoneStatus();
   const bool sent = co_await io_.Send(parts, state_.options.limits.write_stall);
   if (!sent) co_return GoneStatus();
+  if (access_.first_byte == 0 && Logs()) access_.first_byte = MonotonicMicros();
   co_return Status();
 }
 
@@ -307,7 +392,10 @@ awaitable<Status> Connection::SendWhole(int status, Headers headers, std::string
   answer_ = Answer::kDone;
   const std::string head = Head(status, headers, false, body.size());
   Parts parts{head};
-  if (!HasNoBody(status)) parts[1] = body;
+  if (!HasNoBody(status)) {
+    parts[1] = body;
+    access_.bytes_out = body.size();
+  }
   co_return co_await Send(parts);
 }
 
@@ -323,6 +411,7 @@ awaitable<Status> Connection::Write(std::string_view bytes) {
   if (ClientGone()) co_return GoneStatus();
   CHECK(answer_ == Answer::kStreaming);
   if (bytes.empty() || head_only_) co_return Status();
+  access_.bytes_out += bytes.size();
   const ChunkSize size(bytes.size());
   Parts parts{bytes};
   if (version_ == 11) parts = {size.text(), bytes, "\r\n"};
@@ -344,6 +433,7 @@ awaitable<Status> Connection::SendStream(int status, Headers headers, std::strin
   const std::string head = Head(status, headers, true, 0);
   const ChunkSize size(body.size());
   Parts parts{head};
+  if (!head_only_) access_.bytes_out = body.size();
   if (!head_only_ && version_ == 10) parts[1] = body;
   if (!head_only_ && version_ == 11) {
     parts = {head, "0\r\n\r\n"};

@@ -21,6 +21,8 @@
 
 namespace verbatim::gateway {
 
+struct AccessNotes;  // gateway/access_log.h
+
 // Names are lower-case in requests and sent as given in answers; order and duplicates are kept.
 using Headers = std::vector<std::pair<std::string, std::string>>;
 
@@ -74,6 +76,9 @@ class ResponseSink {
   // A complete answer in a stream's form, its head and all its bytes with as few writes as go:
   // the same as StartStream, Write and Finish.
   virtual boost::asio::awaitable<Status> SendStream(int status, Headers headers, std::string body);
+
+  // What the handler knows of the answer, for the access log; before it returns.
+  virtual void Note(const AccessNotes&) {}
 
   // How this request's client expects errors, and the id that they carry there.
   virtual ErrorForm error_form() const { return ErrorForm::kOpenAi; }

@@ -374,6 +374,7 @@ void Metrics::CountUpstreamAttempt(const UpstreamAttempt& attempt) {
   const std::string_view upstream = s.Upstream(attempt.upstream);
   s.upstream_attempts({upstream, attempt.retry ? "true" : "false"}).Increment();
   if (!attempt.error_type.empty()) s.upstream_errors({upstream, attempt.error_type}).Increment();
+  if (attempt.seconds < 0) return;
   s.client_duration(
        {OperationName(attempt.endpoint), upstream, s.Model(attempt.model), attempt.error_type})
       .Observe(attempt.seconds);

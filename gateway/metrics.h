@@ -40,8 +40,8 @@ struct UpstreamAttempt {
   // "": it answered with a complete answer; else a short code: connect, tls, timeout_first_byte,
   // status_429, incomplete, cancelled, breaker_open, ...
   std::string_view error_type{};
-  double seconds = 0;  // to the end of the answer, or until it failed
-  bool retry = false;  // not the request's first one
+  double seconds = -1;  // to the end of the answer, or until it failed; below 0: not known
+  bool retry = false;   // not the request's first one
 };
 
 enum class BreakerState { kClosed = 0, kHalfOpen = 1, kOpen = 2 };

@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "gateway/manifest.h"
 #include "gateway/metrics.h"
+#include "gateway/reproducibility.h"
 #include "gateway/wakeup.h"
 #include "store/ledger.h"
 
@@ -182,6 +183,11 @@ class OperatorApi {
     (void)co_await sink.SendWhole(200, std::move(headers), options_.manifest->canonical);
   }
 
+  asio::awaitable<void> ShowReproducibility(ResponseSink& sink) const {
+    const json::Value rates = options_.reproducibility->ToJson();
+    co_await SendJson(sink, rates);
+  }
+
   asio::awaitable<void> ShowMetrics(ResponseSink& sink) const {
     Headers headers;
     headers.emplace_back("content-type", "text/plain; version=0.0.4; charset=utf-8");
@@ -317,6 +323,7 @@ class OperatorApi {
 }  // namespace
 
 void AddOperatorRoutes(Router& router, OperatorApiOptions options) {
+  const bool rates = options.reproducibility != nullptr;
   const auto api = std::make_shared<const OperatorApi>(std::move(options));
   const auto client = static_cast<uint8_t>(Role::kClient);
   const auto op = static_cast<uint8_t>(Role::kOperator);
@@ -336,6 +343,10 @@ void AddOperatorRoutes(Router& router, OperatorApiOptions options) {
       [api](const Request&, ResponseSink& sink) { return api->Checkpoint(sink); });
   get("/verbatim/v1/manifest", auditor | op | client,
       [api](const Request&, ResponseSink& sink) { return api->ShowManifest(sink); });
+  if (rates) {
+    get("/verbatim/v1/reproducibility", auditor | op,
+        [api](const Request&, ResponseSink& sink) { return api->ShowReproducibility(sink); });
+  }
   get("/metrics", op, [api](const Request&, ResponseSink& sink) { return api->ShowMetrics(sink); });
   get("/healthz", 0,
       [api](const Request&, ResponseSink& sink) { return api->Health(sink, false); });

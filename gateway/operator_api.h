@@ -15,12 +15,14 @@ class Ledger;
 namespace verbatim::gateway {
 
 class Metrics;
+class Reproducibility;
 struct Manifest;
 
 struct OperatorApiOptions {
   store::Ledger* ledger = nullptr;  // these three outlive the server
   const Manifest* manifest = nullptr;
   Metrics* metrics = nullptr;
+  const Reproducibility* reproducibility = nullptr;  // likewise; null: there is no such route
   // Empty while generation is served, else why it is not ("the model is still being loaded").
   std::function<std::string()> not_serving;
   // The same for whoever spreads load: also not empty while answers are served that would better
@@ -32,6 +34,8 @@ struct OperatorApiOptions {
 //       a hit's interval is open (?wait=SECONDS, 10 at most, waits for it).
 // GET /verbatim/v1/entries/{n}: leaf and record; request and answer with ?payload=1 only, which
 //       leaves an entry of its own (kind "viewed").
+// GET /verbatim/v1/reproducibility: per upstream and model, how often answers came out equal again
+//       (reproducibility.h).
 // GET /verbatim/v1/entries/{n}/proof, /verbatim/v1/log, /verbatim/v1/manifest, /log/checkpoint,
 //       /metrics, /healthz (200 once generation is served), /readyz (also 503 while
 //       the verifier's queue is full or the ledger takes no entries).

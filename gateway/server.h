@@ -28,6 +28,8 @@
 
 namespace verbatim::gateway {
 
+class AccessLog;
+
 struct ServerLimits {
   size_t header_bytes = 64 << 10;  // request line and header fields together
   size_t header_count = 100;
@@ -47,6 +49,7 @@ struct ServerOptions {
   bool half_close = false;  // see Hang-ups
   // Routes that clients have no role on need a client certificate beside the key (403).
   bool operator_certificates = false;
+  AccessLog* access_log = nullptr;  // outlives the server; null: none
 };
 
 class Server {
