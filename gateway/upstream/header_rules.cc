@@ -59,6 +59,12 @@ bool Counts(const UpstreamConfig& upstream, std::string_view name) {
          !Has(upstream.headers.not_semantic, name);
 }
 
+// JSON holds UTF-8 only: other bytes in a form of their own.
+json::Value AsJson(const std::string& value) {
+  if (IsUtf8(value)) return value;
+  return json::Object{{"hex", HexEncode(value)}};
+}
+
 int HexDigit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
@@ -129,7 +135,7 @@ ForwardedHeaders ForwardHeaders(const UpstreamConfig& upstream, const Headers& c
   }
   ForwardedHeaders out{.sent = {}, .identity = json::Value::MakeObject()};
   for (auto& [name, value] : sent) {
-    if (Counts(upstream, name)) out.identity.Set(name, value);
+    if (Counts(upstream, name)) out.identity.Set(name, AsJson(value));
     out.sent.emplace_back(name, std::move(value));
   }
   return out;
@@ -185,7 +191,7 @@ Headers KeptHeaders(const UpstreamConfig& upstream, const Headers& reply) {
     const bool printable = std::all_of(value.begin(), value.end(), [](char c) {
       return c == '\t' || (static_cast<uint8_t>(c) >= ' ' && c != 0x7f);
     });
-    if (!printable) continue;
+    if (!printable || !IsUtf8(value)) continue;
     if (name == "x-request-id") out.emplace_back(kUpstreamRequestId, value);
     const bool by_prefix = std::any_of(
         std::begin(kKeptPrefixes), std::end(kKeptPrefixes),

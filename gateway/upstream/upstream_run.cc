@@ -12,10 +12,10 @@
 #include <optional>
 #include <random>
 
+#include "base/bytes.h"
 #include "base/clock.h"
-#include "gateway/upstream/header_rules.h"
+#include "gateway/upstream/attempt.h"
 #include "gateway/upstream/retry.h"
-#include "gateway/wire/reply_reader.h"
 
 namespace verbatim::gateway {
 
@@ -24,137 +24,10 @@ namespace {
 namespace asio = boost::asio;
 using Health = CircuitBreaker::Outcome;
 
-constexpr size_t kErrorBodyBytes = size_t{1} << 20;  // of a reply that is no 2xx; the rest is cut
-constexpr size_t kReportedBytes = 200;               // of what an upstream says of itself
-
 double Random() {
   thread_local std::minstd_rand generator{std::random_device()()};
   return std::uniform_real_distribution<double>(0, 1)(generator);
 }
-
-bool IsSuccess(int status) { return status >= 200 && status < 300; }
-
-bool IsEventStream(std::string_view content_type) {
-  std::string type(content_type.substr(0, content_type.find(';')));
-  while (type.ends_with(' ')) type.pop_back();
-  std::transform(type.begin(), type.end(), type.begin(),
-                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
-  return type == "text/event-stream";
-}
-
-// Every place where one of `secrets` stands in `text`, made unreadable: some upstreams repeat the
-// key that they refuse.
-void Redact(const std::vector<std::string>& secrets, std::string& text) {
-  static constexpr std::string_view kInstead = "[redacted]";
-  for (const std::string& secret : secrets) {
-    if (secret.empty()) continue;
-    for (size_t at = 0; (at = text.find(secret, at)) != text.npos; at += kInstead.size()) {
-      text.replace(at, secret.size(), kInstead);
-    }
-  }
-}
-
-// The state of one attempt: takes the reply apart as it comes.
-class Attempt : public FetchSink {
- public:
-  Attempt(const Upstream& upstream, const Outgoing& outgoing, const RunObserver& observer)
-      : upstream_(upstream), outgoing_(outgoing), observer_(observer) {}
-
-  // What went out with this attempt, so that it can be found in what comes back.
-  std::vector<std::string> secrets;
-  std::function<void(int status)> on_head;
-
-  void OnHead(FetchHead head) override {
-    head_ = std::move(head);
-    on_head(head_.status);
-    if (!succeeded()) return;
-    ReplyHead reply{.status = head_.status,
-                    .content_type = std::string(FindHeader(head_.headers, "content-type")),
-                    .headers = KeptHeaders(upstream_.config, head_.headers),
-                    .streamed = false};
-    reply.streamed = IsEventStream(reply.content_type);
-    for (auto& [name, value] : reply.headers) Redact(secrets, value);
-    if (outgoing_.judged) {
-      const size_t limit = upstream_.config.reply_bytes;
-      const ReplyOptions options{.max_bytes = limit,
-                                 .max_event_bytes = std::min(limit, ReplyOptions().max_event_bytes),
-                                 .choices = outgoing_.choices};
-      reader_.emplace(outgoing_.endpoint, reply.streamed, options);
-    }
-    if (observer_.on_reply) observer_.on_reply(std::move(reply));
-  }
-
-  void OnBody(std::string_view bytes) override {
-    if (!succeeded()) {
-      error_body_ += bytes.substr(0, kErrorBodyBytes - error_body_.size());
-    } else if (reader_) {
-      Pass(reader_->Feed(bytes));
-    } else {
-      Pass({{.bytes = std::string(bytes)}});
-    }
-  }
-
-  bool began() const { return head_.status != 0; }
-  bool succeeded() const { return IsSuccess(head_.status); }
-  const FetchHead& head() const { return head_; }
-
-  // Of a reply with status 2xx whose fetch ended.
-  RunEnd Finish(const FetchEnd& end, bool timed_out) {
-    const bool broken = end.outcome == FetchOutcome::kBroken;
-    RunEnd out;
-    if (reader_) {
-      std::vector<ReplyPiece> rest;
-      out.reply = reader_->Finish(!broken, rest);
-      Pass(std::move(rest));
-    } else {
-      out.reply.complete = !broken;
-    }
-    if (out.reply.complete) return out;
-    out.outcome = RunEnd::Outcome::kIncomplete;
-    out.broken = broken;
-    out.cause = out.reply.why_not;
-    if (broken) out.cause = "upstream_broken";
-    if (timed_out) out.cause = "upstream_timeout";
-    if (end.fault == FetchFault::kTooLarge) out.cause = "too_large";
-    return out;
-  }
-
-  // Of any other reply: the client gets it as it came.
-  HttpError Error(const FetchEnd& end) {
-    const int status = head_.status;
-    if (status < 400) {
-      return {.status = 502,
-              .message = "The upstream `" + upstream_.id + "` answered with status " +
-                         std::to_string(status) + " where an answer was expected.",
-              .code = "upstream_" + std::to_string(status)};
-    }
-    HttpError error{.status = status,
-                    .message = "The upstream `" + upstream_.id + "` answered with status " +
-                               std::to_string(status) + ".",
-                    .code = "upstream_" + std::to_string(status),
-                    .headers = KeptHeaders(upstream_.config, head_.headers)};
-    for (auto& [name, value] : error.headers) Redact(secrets, value);
-    if (end.outcome == FetchOutcome::kBroken || error_body_.empty()) return error;
-    error.body = std::move(error_body_);
-    Redact(secrets, error.body);
-    const std::string_view type = FindHeader(head_.headers, "content-type");
-    error.headers.emplace_back("content-type",
-                               type.empty() ? "application/octet-stream" : std::string(type));
-    return error;
-  }
-
- private:
-  void Pass(std::vector<ReplyPiece> pieces) {
-    if (!pieces.empty() && observer_.on_body) observer_.on_body(std::move(pieces));
-  }
-
-  const Upstream& upstream_;
-  const Outgoing& outgoing_;
-  const RunObserver& observer_;
-  FetchHead head_;
-  std::optional<ReplyReader> reader_;
-  std::string error_body_;
-};
 
 // Everything of one run. On the executor of `client`, but for what is const.
 struct RunState : std::enable_shared_from_this<RunState> {
@@ -313,7 +186,7 @@ asio::awaitable<std::optional<RunEnd>> RunState::Try() {
   if (attempt.began()) note.Set("status", attempt.head().status);
   if (end.outcome == FetchOutcome::kBroken) {
     note.Set("cause", fault);
-    if (!end.message.empty()) note.Set("detail", end.message);
+    if (IsUtf8(end.message)) note.Set("detail", end.message);
   }
   if (end.first_byte_micros >= 0) note.Set("first_byte_micros", end.first_byte_micros);
   Note(attempt.began() ? std::string_view(status) : std::string_view(fault), std::move(note),
@@ -322,17 +195,7 @@ asio::awaitable<std::optional<RunEnd>> RunState::Try() {
 }
 
 std::optional<RunEnd> RunState::Judge(Attempt& attempt, const FetchEnd& end) {
-  if (attempt.began()) {
-    const Headers& headers = attempt.head().headers;
-    for (const char* name : {"x-request-id", "request-id", "apim-request-id"}) {
-      std::string id(FindHeader(headers, name));
-      if (id.empty()) continue;
-      Redact(attempt.secrets, id);
-      id.resize(std::min(id.size(), kReportedBytes));
-      report.Set("request_id", std::move(id));
-      break;
-    }
-  }
+  if (std::string id = attempt.RequestId(); !id.empty()) report.Set("request_id", std::move(id));
   if (attempt.succeeded()) {
     // Of a reply that has begun nothing is asked again: it may have reached someone.
     if (cancelled && end.outcome == FetchOutcome::kBroken) return Stopped();

@@ -65,6 +65,13 @@ TEST(HeaderRules, TheConfigurationForwardsAndAdds) {
   EXPECT_EQ(Text(SecretHeaders(u)), "x-note: env:NOTE\n");
 }
 
+TEST(HeaderRules, BytesThatAreNoUtf8CountToo) {
+  const ForwardedHeaders a = ForwardHeaders(UpstreamConfig(), {{"openai-beta", "\xff"}});
+  const ForwardedHeaders b = ForwardHeaders(UpstreamConfig(), {{"openai-beta", "\xfe"}});
+  EXPECT_EQ(json::Canonical(a.identity), R"({"openai-beta":{"hex":"ff"}})");
+  EXPECT_EQ(json::Canonical(b.identity), R"({"openai-beta":{"hex":"fe"}})");
+}
+
 TEST(HeaderRules, AClientsAccountGoesOnlyWithItsCredentials) {
   UpstreamConfig u;
   u.credentials.from = From::kClient;
@@ -164,7 +171,8 @@ TEST(HeaderRules, OfRepliesTheUsualOnesAreKept) {
                          {"x-should-retry", "true"},
                          {"x-region", "eu"},
                          {"x-other", "1"},
-                         {"openai-model", "a\nb"}};
+                         {"openai-model", "a\nb"},
+                         {"openai-model", "\xff"}};
   const Headers kept = KeptHeaders(u, reply);
   EXPECT_EQ(Text(kept),
             "openai-model: m\nopenai-version: v\nanthropic-ratelimit-requests-limit: 50\n"

@@ -1,0 +1,54 @@
+// One attempt of a run: takes an upstream's reply apart as it comes, and tells the run's observer.
+// Internal to upstream_run.cc; lives on the run's executor.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gateway/upstream/http_client.h"
+#include "gateway/upstream/upstream_run.h"
+#include "gateway/wire/reply_reader.h"
+
+namespace verbatim::gateway {
+
+class Attempt : public FetchSink {
+ public:
+  // All three outlive it.
+  Attempt(const Upstream& upstream, const Outgoing& outgoing, const RunObserver& observer);
+
+  // What went out with this attempt, so that it can be found in what comes back.
+  std::vector<std::string> secrets;
+  std::function<void(int status)> on_head;
+
+  void OnHead(FetchHead head) override;
+  void OnBody(std::string_view bytes) override;
+
+  bool began() const { return head_.status != 0; }
+  bool succeeded() const { return head_.status >= 200 && head_.status < 300; }
+  const FetchHead& head() const { return head_; }
+
+  // Of a reply with status 2xx whose fetch ended. `timed_out`: by a time limit.
+  RunEnd Finish(const FetchEnd& end, bool timed_out);
+  // Of any other reply: what the client gets, which is what came.
+  HttpError Error(const FetchEnd& end);
+  // The upstream's id of the request, or "".
+  std::string RequestId() const;
+
+ private:
+  // Makes what went out unreadable in `text`: some upstreams repeat the key that they refuse.
+  void Redact(std::string& text) const;
+  void Pass(std::vector<ReplyPiece> pieces);
+
+  const Upstream& upstream_;
+  const Outgoing& outgoing_;
+  const RunObserver& observer_;
+  FetchHead head_;
+  std::optional<ReplyReader> reader_;
+  std::string error_body_;
+};
+
+}  // namespace verbatim::gateway
