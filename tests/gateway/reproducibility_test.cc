@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "gateway/gauges.h"
+#include "gateway/metrics.h"
 #include "tests/store/ledger_fixture.h"
 
 namespace verbatim::gateway {
@@ -90,6 +92,20 @@ TEST_F(ReproducibilityTest, IsRebuiltFromTheLedger) {
   EXPECT_EQ(rows[1].equal, 4u);
   EXPECT_EQ(rows[1].diverged, 1u);
   EXPECT_TRUE(counts.ToJson().Find("complete")->as_bool());
+
+  // As gauges, beside the ledger's own.
+  Metrics metrics;
+  AddReproducibilityGauges(metrics, counts);
+  AddLedgerGauges(metrics, *ledger);
+  const std::string text = metrics.Render();
+  for (const char* line :
+       {"\nverbatim_reproducibility_rate{model=\"gpt-4o\",upstream=\"azure\"} 0.8\n",
+        "\nverbatim_reproducibility_high{model=\"smollm2\",upstream=\"verbatim\"} 1\n",
+        "\nverbatim_reproducibility_low{model=\"gpt-4o\",upstream=\"azure\"} 0.37",
+        "\nverbatim_ledger_entries 9\n", "\nverbatim_ledger_open_intents 0\n",
+        "\nverbatim_ledger_unpublished_entries "}) {
+    EXPECT_NE(text.find(line), std::string::npos) << line << text;
+  }
 }
 
 }  // namespace
