@@ -218,6 +218,7 @@ void AddReport(store::AppendRequest& entry, const RunEnd& end) {
 
 store::AppendRequest IntentEntry(const Call& call) {
   store::AppendRequest entry = EntryOf(call, store::Kind::kIntent);
+  entry.opens_intent = true;
   // The answer's entry is what the request id finds.
   entry.record.request_id.clear();
   entry.record.extra.Set("request_id", call.id);
