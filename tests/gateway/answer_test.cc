@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "gateway/trace.h"
+#include "gateway/wire/reply_convert.h"
+#include "gateway/wire/reply_reader.h"
 
 namespace verbatim::gateway {
 namespace {
@@ -316,6 +318,53 @@ TEST(Answer, StreamPartsJoinToTheWhole) {
       EXPECT_NE(parts.find(c.completes), parts.npos) << parts;
       EXPECT_EQ(parts, Render(c.head, c.trace, {true, usage}));
     }
+  }
+}
+
+// The engine's answers are to this gateway what an upstream's are: complete, with the event that
+// completes them where it says, and one form becomes the other.
+TEST(Answer, ReadAsAnUpstreams) {
+  struct Case {
+    AnswerHead head;
+    Trace trace;
+    const char* finish_reason;
+    const char* completes;  // the last event that is not held back comes before the first with this
+  };
+  const Case cases[] = {
+      {{Endpoint::kChatCompletions, "id", "m", "fp", 1}, OneChoice("stop"), "stop", "\"stop\""},
+      {{Endpoint::kCompletions, "id", "m", "fp", 1}, OneChoice("length"), "length", "\"length\""},
+      {ResponseHead(), OneChoice("stop"), "completed", "response.completed"},
+      {ResponseHead(), OneChoice("length"), "max_output_tokens", "response.incomplete"},
+      {{Endpoint::kMessages, "msg_1", "m", "fp", 1},
+       OneChoice("stop"),
+       "end_turn",
+       "message_delta"},
+      {{Endpoint::kMessages, "msg_1", "m", "fp", 1},
+       OneChoice("stop", "x"),
+       "stop_sequence",
+       "message_delta"},
+  };
+  for (const Case& c : cases) {
+    const std::string plain = Render(c.head, c.trace, {});
+    const std::string stream = Render(c.head, c.trace, {true, true});
+    for (const bool streamed : {false, true}) {
+      ReplyReader reader(c.head.endpoint, streamed);
+      std::vector<ReplyPiece> pieces = reader.Feed(streamed ? stream : plain);
+      const ReplySummary summary = reader.Finish(true, pieces);
+      EXPECT_TRUE(summary.complete) << summary.why_not << (streamed ? stream : plain);
+      EXPECT_EQ(summary.finish_reasons, std::vector<std::string>{c.finish_reason});
+      EXPECT_EQ(summary.prompt_tokens, 5u);
+      EXPECT_EQ(summary.completion_tokens, 2u);
+      std::string before;
+      for (const ReplyPiece& piece : pieces) {
+        if (!piece.completes) before += piece.bytes;
+      }
+      EXPECT_EQ(before, streamed ? stream.substr(0, before.size()) : "");
+      EXPECT_EQ(before.find(c.completes), before.npos) << before;
+    }
+    const std::optional<std::string> converted = StreamToPlain(c.head.endpoint, stream);
+    ASSERT_TRUE(converted) << stream;
+    EXPECT_EQ(json::Canonical(*json::Parse(*converted)), json::Canonical(*json::Parse(plain)));
   }
 }
 
