@@ -30,7 +30,10 @@ TEST(RedactionPatterns, Named) {
       {"email", "write to <a.b+c@example.co.uk>."},
       {"email", "<alice@example.com>,<bob@example.org>"},
       {"email", "<m\xc3\xbcller@b\xc3\xbcro.example>"},
-      {"email", "a@b, @example.com, a@@b.com, user at example.com"},
+      {"email", "a@b, @example.com, a@@b.com, user at example.com, a@b.c, a@-b.com, a@b..com"},
+      {"email", "<a@b.com>.5 a@b.m2.7, <x@mail.b-c.org>-, <a@b.com>@c.org"},
+      {"email", "<a@b.xn--p1ai>, <a@b.co-op.org>, <a@b.co>-op"},
+      {"email", "<\xe4\xbe\x8b@\xe4\xbe\x8b.\xe4\xbe\x8b>"},
       {"email", "mailto:<x@y.zz>?subject=1"},
       {"credit_card", "card <4111 1111 1111 1111> ok"},
       {"credit_card", "<4111111111111111>"},
@@ -57,6 +60,25 @@ TEST(RedactionPatterns, Named) {
       if (*p != '<' && *p != '>') text += *p;
     }
     EXPECT_EQ(Marked(TextPattern::Named(c.name), text), c.want) << c.name;
+  }
+}
+
+// What is long is not cut: only what matches goes, and an expression gets time with the text.
+TEST(RedactionPatterns, LongTexts) {
+  std::string prose;
+  while (prose.size() < (size_t{1} << 20)) {
+    prose += "The quick brown fox jumps over the dog on 2026-11-30, in room 204; no. 48213. ";
+  }
+  const std::string end = "x a@b.com; +49 30 1234567; 123-45-6789";
+  const std::pair<TextPattern, size_t> cases[] = {
+      {TextPattern::Named("email"), 2},
+      {TextPattern::Named("phone"), 11},
+      {TextPattern::Named("us_ssn"), 27},
+      {TextPattern::Regex("[a-z.]+@[a-z.]+").value(), 2}};
+  for (const auto& [pattern, at] : cases) {
+    const auto found = pattern.Find(prose + end);
+    ASSERT_EQ(found.size(), 1u) << at;
+    EXPECT_EQ(found[0].begin, prose.size() + at);
   }
 }
 
