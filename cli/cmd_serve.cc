@@ -1,4 +1,4 @@
-// verbatim serve: the gateway, until SIGINT or SIGTERM.
+// verbatim serve: the gateway, until SIGINT or SIGTERM; SIGHUP reads its configuration again.
 #include <pthread.h>
 #include <signal.h>
 
@@ -40,19 +40,26 @@ void PrintLine(std::string_view line) {
   std::fprintf(stderr, "verbatim serve: %.*s\n", static_cast<int>(line.size()), line.data());
 }
 
-// SIGINT and SIGTERM go to one thread. Before the server serves there is nothing to finish: the
-// first one ends the program. After that the first one asks for a drain, which a Ctrl-C cuts short;
-// a further SIGTERM does not (whoever supervises may send it to a whole process group).
+// SIGINT, SIGTERM and SIGHUP go to one thread. Before the server serves there is nothing to finish:
+// the first of the two former ends the program. After that the first one asks for a drain, which a
+// Ctrl-C cuts short; a further SIGTERM does not (whoever supervises may send it to a whole process
+// group). SIGHUP asks for a reload; several that come before it is done are one.
 class Signals {
  public:
+  enum class Asked { kReload, kStop };
+
   Signals() {
     sigemptyset(&set_);
     sigaddset(&set_, SIGINT);
     sigaddset(&set_, SIGTERM);
+    sigaddset(&set_, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &set_, nullptr);  // inherited by every thread made later
     std::thread([shared = shared_, set = set_] {
-      WaitForOne(set);
+      while (WaitForOne(set) == SIGHUP) {
+        if (!shared->reload.exchange(true)) shared->asked.release();
+      }
       if (!shared->serving) std::_Exit(0);
+      shared->stop = true;
       shared->asked.release();
       while (WaitForOne(set) != SIGINT) {
       }
@@ -61,7 +68,12 @@ class Signals {
     }).detach();
   }
   void SetServing() { shared_->serving = true; }
-  void Wait() { shared_->asked.acquire(); }
+  Asked Wait() {
+    shared_->asked.acquire();
+    if (shared_->stop) return Asked::kStop;
+    shared_->reload = false;  // one that comes from now on is another one
+    return Asked::kReload;
+  }
 
  private:
   static int WaitForOne(const sigset_t& set) {
@@ -72,18 +84,19 @@ class Signals {
   }
 
   struct Shared {
-    std::atomic<bool> serving = false;
-    std::binary_semaphore asked{0};
+    std::atomic<bool> serving = false, reload = false, stop = false;
+    std::counting_semaphore<2> asked{0};
   };
   sigset_t set_;
   std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
 };
 
-policies::Config MakeConfig(const Flags& flags) {
+// The file's configuration, or the default one, with what the command line says.
+Result<policies::Config> MakeConfig(const Flags& flags) {
   policies::Config config = policies::DefaultConfig();
   if (!flags.config.empty()) {
     auto loaded = policies::LoadConfig(flags.config);
-    if (!loaded.ok()) Fail(loaded.error().message);
+    if (!loaded.ok()) return loaded.error();
     config = std::move(loaded).value();
   }
   if (!flags.listen.empty()) config.server.listen = flags.listen;
@@ -91,14 +104,14 @@ policies::Config MakeConfig(const Flags& flags) {
   if (!flags.data.empty()) config.data = flags.data;
   if (config.data.empty()) {
     auto folder = DefaultDataFolder();
-    if (!folder.ok()) Fail(folder.error().message);
+    if (!folder.ok()) return folder.error();
     config.data = *std::move(folder);
   }
   if (flags.threads > 0) config.engine.threads = flags.threads;
   for (const std::string& model : flags.models) {
     const size_t equals = model.find('=');
     if (equals == 0 || equals == std::string::npos || equals + 1 == model.size()) {
-      Fail("--model '" + model + "' must be NAME=FILE");
+      return Error{Code::kInvalid, "--model '" + model + "' must be NAME=FILE"};
     }
     config.models[model.substr(0, equals)].file = model.substr(equals + 1);
   }
@@ -118,22 +131,31 @@ void CheckDevice(const Flags& flags) {
 
 void Serve(const Flags& flags) {
   CheckDevice(flags);
-  const policies::Config config = MakeConfig(flags);
+  const Result<policies::Config> config = MakeConfig(flags);
+  if (!config.ok()) Fail(config.error().message);
   Signals signals;
-  auto started = gateway::Gateway::Start(config, PrintLine);
+  auto started = gateway::Gateway::Start(*config, PrintLine);
   if (!started.ok()) Fail(started.error().message);
   gateway::Gateway& gateway = **started;
   signals.SetServing();
   std::error_code ec;
   std::printf("verbatim serves %s, models: %s, data: %s\n", gateway.url().c_str(),
-              gateway.models().c_str(), std::filesystem::absolute(config.data, ec).c_str());
+              gateway.models().c_str(), std::filesystem::absolute(config->data, ec).c_str());
   std::fflush(stdout);
   if (!gateway.locked().empty()) {
     PrintLine("nothing is generated, by the policy's software lock: " + gateway.locked());
   }
-  signals.Wait();
+  uint64_t drain_ms = config->server.drain_ms;
+  while (signals.Wait() == Signals::Asked::kReload) {
+    const Result<policies::Config> next = MakeConfig(flags);
+    const Status reloaded = gateway.Reload(next);
+    if (reloaded.ok()) drain_ms = next->server.drain_ms;
+    PrintLine(reloaded.ok() ? "the configuration was reloaded"
+                            : "the configuration was rejected, and the old one stays in force: " +
+                                  reloaded.error().message);
+  }
   PrintLine("stopping: running requests finish first (again Ctrl-C ends at once)");
-  const Status closed = gateway.Drain(std::chrono::milliseconds(config.server.drain_ms), PrintLine);
+  const Status closed = gateway.Drain(std::chrono::milliseconds(drain_ms), PrintLine);
   if (!closed.ok()) Fail("the ledger was not closed cleanly: " + closed.error().message);
   PrintLine("stopped");
 }

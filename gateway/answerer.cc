@@ -1,5 +1,6 @@
 #include "gateway/answerer.h"
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <utility>
@@ -26,24 +27,33 @@ std::string MissName(const Call& call) {
   return call.decision.mode == Mode::kBypass ? "bypass" : "miss";
 }
 
+// An upstream's own limits say nothing to a client that has limits here.
+void AddAll(Headers& headers, const Headers& more) {
+  const bool limited = std::any_of(headers.begin(), headers.end(), [](const auto& header) {
+    return header.first.starts_with("x-ratelimit-");
+  });
+  for (const auto& header : more) {
+    if (!limited || !header.first.starts_with("x-ratelimit-")) headers.push_back(header);
+  }
+}
+
 // `answered`: the request as it was answered, a fallback's where one stood in.
 Headers AnswerHeaders(const Call& call, const Call& answered, const std::string& cache,
                       const std::string& manifest) {
   Headers headers;
   headers.emplace_back("Verbatim-Cache", cache);
-  headers.emplace_back("Verbatim-Fingerprint", HexEncode(*answered.fingerprint));
-  headers.emplace_back("Verbatim-Manifest", manifest);
-  if (const json::Value* upstream = answered.prepared->identity().Find("upstream")) {
-    if (upstream->is_string()) headers.emplace_back("Verbatim-Upstream", upstream->as_string());
+  if (answered.fingerprint) {
+    headers.emplace_back("Verbatim-Fingerprint", HexEncode(*answered.fingerprint));
   }
+  headers.emplace_back("Verbatim-Manifest", manifest);
+  if (std::string upstream = UpstreamOf(*answered.prepared); !upstream.empty()) {
+    headers.emplace_back("Verbatim-Upstream", std::move(upstream));
+  }
+  AddAll(headers, call.limit_headers);
   if (std::string ignored = IgnoredHeader(call.request); !ignored.empty()) {
     headers.emplace_back("Verbatim-Ignored", std::move(ignored));
   }
   return headers;
-}
-
-void AddAll(Headers& headers, const Headers& more) {
-  headers.insert(headers.end(), more.begin(), more.end());
 }
 
 void AddEntry(Headers& headers, uint64_t entry, const Digest& output_digest) {
@@ -164,20 +174,21 @@ HttpError StoreFailed(const Error& error) {
           .code = "store_failed"};
 }
 
-asio::awaitable<bool> Answerer::ServeHit(std::shared_ptr<const Call> call, store::StoredResult hit,
+asio::awaitable<bool> Answerer::ServeHit(std::shared_ptr<const Call> call, SharedResult result,
                                          ResponseSink& sink, Outcome& outcome) {
+  const store::StoredResult& hit = *result;
   const AnswerForm form = FormOf(call->request);
   Rendition answer;
   std::optional<Verification> recorded;
   if (const std::optional<ReplyHead> reply = ReplyOf(hit.record)) {
     const bool usage = FormOf(hit.record)->include_usage;
-    auto rendered = RenderReply(call->endpoint, *reply, std::move(hit.response), usage, form);
+    auto rendered = RenderReply(call->endpoint, *reply, hit.response, usage, form);
     if (!rendered) co_return false;
     answer = *std::move(rendered);
   } else {
     answer.streamed = form.streamed;
     answer.converted = FormOf(hit.record) != form;
-    answer.body = std::move(hit.response);
+    answer.body = hit.response;
   }
   if (call->decision.mode == Mode::kVerify || (answer.converted && !ReplyOf(hit.record))) {
     auto loaded = LoadRecorded(ledger_, hit.entry, call);
@@ -197,6 +208,8 @@ asio::awaitable<bool> Answerer::ServeHit(std::shared_ptr<const Call> call, store
     co_await Refuse(*call, Kind::kFailed, RecordingFailed(), sink, outcome);
     co_return true;
   }
+  outcome.entry = hit.entry;
+  outcome.pending = !call->decision.strict_hits;
   outcome.cache = answer.converted ? "hit; converted" : "hit";
   outcome.status = answer.status;
   Headers headers = AnswerHeaders(*call, *call, outcome.cache, hit.leaf.manifest);
@@ -234,7 +247,7 @@ asio::awaitable<bool> Answerer::Follow(const Call& call, InFlight::Seat& seat, R
     if (settled && !recorded) {
       // Before the rest that was held back: an answer completes with its trace or not at all.
       store::HitRequest trace =
-          HitEntry(call, Kind::kJoined, settled->entry, settled->output_digest);
+          HitEntry(call, Kind::kJoined, settled->entry.value_or(0), settled->output_digest);
       status = co_await RecordHit(std::move(trace));
       if (!status.ok()) {
         error = RecordingFailed();
@@ -247,8 +260,8 @@ asio::awaitable<bool> Answerer::Follow(const Call& call, InFlight::Seat& seat, R
     if (!whole && can_be_live && steps > 0) {
       std::string bytes;
       if (!live) {
-        metrics_.ObserveFirstToken(outcome.cache,
-                                   static_cast<double>(NowMicros() - call.received_micros) * 1e-6);
+        outcome.first_token_seconds =
+            static_cast<double>(NowMicros() - call.received_micros) * 1e-6;
         live.emplace(call, flight, progress);
         if (!progress.reply && form != FormOf(flight.call()->request))
           outcome.cache += "; converted";
@@ -270,6 +283,15 @@ asio::awaitable<bool> Answerer::Follow(const Call& call, InFlight::Seat& seat, R
   sink.OnClientGone({});
 
   outcome.status = error ? error->status : 200;
+  if (error) outcome.error = CauseOf(*error);
+  outcome.answered = flight.call();
+  if (settled && settled->committed) {
+    if (settled->complete) outcome.entry = settled->entry;
+    outcome.pending = !leads && !call.decision.strict_hits;
+    outcome.prompt_tokens = settled->prompt_tokens;
+    outcome.output_tokens = settled->output_tokens;
+    if (!settled->complete) outcome.error = "incomplete";
+  }
   if (sink.ClientGone()) {
     outcome.status = 499;
     if (!recorded) {
@@ -305,7 +327,9 @@ asio::awaitable<bool> Answerer::Follow(const Call& call, InFlight::Seat& seat, R
   } else {
     if (whole->converted) outcome.cache += "; converted";
     Headers headers = AnswerHeaders(call, *flight.call(), outcome.cache, call.manifest);
-    if (settled->complete) AddEntry(headers, settled->entry, settled->output_digest);
+    if (settled->complete && settled->entry) {
+      AddEntry(headers, *settled->entry, settled->output_digest);
+    }
     outcome.status = whole->status;
     status = co_await Send(sink, *std::move(whole), std::move(headers));
   }
@@ -315,11 +339,13 @@ asio::awaitable<bool> Answerer::Follow(const Call& call, InFlight::Seat& seat, R
 asio::awaitable<void> Answerer::Refuse(const Call& call, Kind kind, HttpError error,
                                        ResponseSink& sink, Outcome& outcome) {
   auto appended = co_await Append(UnansweredEntry(call, kind, CauseOf(error), &error, 0));
+  if (appended.ok()) AddAll(error.headers, call.limit_headers);
   if (!appended.ok()) {
     LogError("a refusal could not be recorded: " + appended.error().message);
     error = RecordingFailed();
   }
   outcome.status = error.status;
+  outcome.error = CauseOf(error);
   (void)co_await SendError(sink, std::move(error));
 }
 
@@ -339,9 +365,7 @@ asio::awaitable<Result<store::Appended>> Answerer::Append(store::AppendRequest e
 }
 
 asio::awaitable<Status> Answerer::RecordHit(store::HitRequest hit) {
-  Status status = co_await AwaitCallback<Status>([&](std::function<void(Status)> done) {
-    ledger_.RecordHitAsync(std::move(hit), std::move(done));
-  });
+  Status status = co_await hit_groups_.Record(std::move(hit));
   Note(status.ok());
   if (!status.ok()) LogError("a hit could not be recorded: " + status.error().message);
   co_return status;

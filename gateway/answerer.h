@@ -6,22 +6,30 @@
 #include <boost/asio/awaitable.hpp>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/clock.h"
+#include "gateway/hit_cache.h"
+#include "gateway/hit_groups.h"
 #include "gateway/http.h"
 #include "gateway/in_flight.h"
-#include "gateway/metrics.h"
 #include "gateway/recorder.h"
 #include "gateway/verifier.h"
 #include "store/ledger.h"
 
 namespace verbatim::gateway {
 
-// What became of a request, for the metrics.
+// What became of a request, for metrics and access log.
 struct Outcome {
   std::string cache = "none";
   int status = 0;
+  std::string error;                     // a short code, or ""
+  std::shared_ptr<const Call> answered;  // the request as it was answered: a fallback's
+  std::optional<uint64_t> entry;         // that recorded the result
+  bool pending = false;                  // a hit or join whose own leaf is still to come
+  double first_token_seconds = -1;       // below 0: not streamed
+  uint64_t prompt_tokens = 0, output_tokens = 0;
 };
 
 // The short code that a leaf names an error with.
@@ -33,13 +41,13 @@ HttpError StoreFailed(const Error& error);
 
 class Answerer {
  public:
-  // All three outlive it.
-  Answerer(store::Ledger& ledger, Metrics& metrics, Verifier& verifier)
-      : ledger_(ledger), metrics_(metrics), verifier_(verifier) {}
+  // Both outlive it.
+  Answerer(store::Ledger& ledger, Verifier& verifier)
+      : ledger_(ledger), hit_groups_(ledger), verifier_(verifier) {}
 
   // A stored result, rendered anew where it was recorded in another form. False, and nothing was
   // done, where that cannot be had without loss: it is a miss.
-  boost::asio::awaitable<bool> ServeHit(std::shared_ptr<const Call> call, store::StoredResult hit,
+  boost::asio::awaitable<bool> ServeHit(std::shared_ptr<const Call> call, SharedResult result,
                                         ResponseSink& sink, Outcome& outcome);
 
   // What the run in `seat` makes, as it makes it, whoever leads it. False, and nothing was sent,
@@ -63,7 +71,7 @@ class Answerer {
   boost::asio::awaitable<Status> RecordHit(store::HitRequest hit);
 
   store::Ledger& ledger_;
-  Metrics& metrics_;
+  HitGroups hit_groups_;
   Verifier& verifier_;
   std::atomic<int64_t> failed_micros_ = 0;  // when the ledger failed, if it did the last time
 };

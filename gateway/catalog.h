@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -22,6 +23,8 @@ struct ServedModel {
 class Catalog {
  public:
   void AddModel(ServedModel model) { models_.push_back(std::move(model)); }
+  // A whole name that an upstream serves, for the list of models.
+  void ListName(ServedModel model) { listed_.push_back(std::move(model)); }
   // An upstream by its configured id. It answers for names that no model of AddModel has, as
   // `upstream_for` says: an id, or "" where no upstream knows the name.
   void AddUpstream(std::string id, std::shared_ptr<const Backend> backend);
@@ -31,11 +34,11 @@ class Catalog {
   std::shared_ptr<const Backend> Find(std::string_view model) const;
   std::shared_ptr<const Backend> Upstream(const std::string& id) const;
 
-  const std::vector<ServedModel>& models() const { return models_; }  // that have a whole name
+  std::vector<ServedModel> List() const;  // everything that has a whole name, each once
   bool empty() const { return models_.empty() && upstreams_.empty(); }
 
  private:
-  std::vector<ServedModel> models_;
+  std::vector<ServedModel> models_, listed_;
   std::map<std::string, std::shared_ptr<const Backend>> upstreams_;
   std::function<std::string(std::string_view)> upstream_for_;
 };

@@ -108,7 +108,8 @@ std::optional<HttpError> Admit(const RequestHead& head, const Router& router,
     }
     admission->expects_continue = true;
   }
-  return route.method == "POST" ? CheckContent(head) : std::nullopt;
+  if (route.method != "POST" || route.any_content) return std::nullopt;
+  return CheckContent(head);
 }
 
 }  // namespace verbatim::gateway

@@ -8,14 +8,22 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "engine/engine.h"
+#include "gateway/access.h"
+#include "gateway/access_log.h"
 #include "gateway/engine_backend.h"
+#include "gateway/gauges.h"
+#include "gateway/limits.h"
 #include "gateway/manifest.h"
 #include "gateway/metrics.h"
 #include "gateway/operator_api.h"
 #include "gateway/pipeline.h"
+#include "gateway/reproducibility.h"
 #include "gateway/server.h"
+#include "gateway/upstream/upstream_backend.h"
 #include "policies/loader.h"
+#include "policies/reload.h"
 #include "store/data_folder.h"
 #include "store/ledger.h"
 
@@ -55,6 +63,11 @@ ServerOptions ToServerOptions(const policies::ServerConfig& config) {
   options.limits.write_stall = milliseconds(config.write_stall_ms);
   options.limits.keep_alive_idle = milliseconds(config.keep_alive_ms);
   return options;
+}
+
+LogLevel LevelOf(const std::string& name) {
+  if (name == "error") return LogLevel::kError;
+  return name == "warning" ? LogLevel::kWarning : LogLevel::kInfo;
 }
 
 // What every request gets until the gateway is ready.
@@ -117,46 +130,57 @@ class GatewayImpl : public Gateway {
   std::string url() const override { return server_->url(); }
   std::string models() const override { return models_; }
   std::string locked() const override { return locked_; }
+  Status Reload(const Result<policies::Config>& next) override;
   Status Drain(milliseconds limit, const Progress& progress) override;
 
  private:
   Status OpenFolder(const std::string& path);
+  Status StartServer(const policies::Config& config);
   Status LoadModels(const policies::Config& config, const Progress& progress);
-  Status CheckPolicy(const policies::Policy& policy);
+  Result<InForce> MakeInForce(const policies::Config& config);
   Status OpenLedger(const policies::Config& config);
-  Status BuildPipeline(const policies::Config& config);
+  Status BuildPipeline(const policies::Config& config, InForce in_force);
+  Status TakeOver(const policies::Config& next);
+  void SetMetricNames(const policies::Config& config);
   Router MakeRouter();
   std::string NotServing() const;
 
-  // In the order in which they may go, last first: runs refer to engines, the pipeline to the
-  // ledger, handlers to the pipeline.
+  // In the order in which they may go, last first: runs refer to engines and to the pool, the
+  // pipeline to the ledger, handlers to the pipeline.
+  policies::Config config_;                    // in force
   std::unique_ptr<store::DataFolder> folder_;  // until the ledger owns it
-  Catalog catalog_;                            // until the pipeline owns it
+  std::vector<ServedModel> engines_;
   std::string models_;
   Metrics metrics_;
+  std::unique_ptr<AccessLog> access_log_;
   Manifest manifest_;
-  std::string key_secret_;
   std::string locked_;
   std::atomic<bool> draining_ = false;
+  Authenticator authenticator_;
+  std::unique_ptr<UpstreamPool> upstream_pool_;
   std::unique_ptr<store::Ledger> ledger_;
+  Reproducibility reproducibility_;
+  std::unique_ptr<Limiter> limiter_;
+  std::unique_ptr<AccessWatch> access_watch_;
   std::unique_ptr<Pipeline> pipeline_;
   std::unique_ptr<Server> server_;
 };
 
 Status GatewayImpl::Init(const policies::Config& config, const Progress& progress) {
-  if (config.models.empty()) {
+  if (config.models.empty() && config.upstreams.empty()) {
     return Error{Code::kInvalid,
                  "no model to serve; add --model NAME=FILE (tools/fetch-model prints the default "
-                 "model's path)"};
+                 "model's path), or name upstreams in the configuration"};
   }
+  config_ = config;
   if (Status status = OpenFolder(config.data); !status.ok()) return status;
-  auto server = Server::Start(ToServerOptions(config.server), MakeStartupRouter(), Authenticator());
-  if (!server.ok()) return server.error();
-  server_ = std::move(server).value();
+  if (Status status = StartServer(config); !status.ok()) return status;
   if (Status status = LoadModels(config, progress); !status.ok()) return status;
-  if (Status status = CheckPolicy(config.policy); !status.ok()) return status;
+  upstream_pool_ = std::make_unique<UpstreamPool>();
+  Result<InForce> in_force = MakeInForce(config);
+  if (!in_force.ok()) return in_force.error();
   if (Status status = OpenLedger(config); !status.ok()) return status;
-  if (Status status = BuildPipeline(config); !status.ok()) return status;
+  if (Status s = BuildPipeline(config, std::move(in_force).value()); !s.ok()) return s;
   server_->SetRouter(MakeRouter());
   return Status();
 }
@@ -165,6 +189,22 @@ Status GatewayImpl::OpenFolder(const std::string& path) {
   Result<store::DataFolder> folder = store::DataFolder::Open(path);
   if (!folder.ok()) return folder.error();
   folder_ = std::make_unique<store::DataFolder>(std::move(folder).value());
+  return Status();
+}
+
+Status GatewayImpl::StartServer(const policies::Config& config) {
+  SetLogLevel(LevelOf(config.log_level));
+  Result<AccessRules> rules = LoadAccess(config);
+  if (!rules.ok()) return rules.error();
+  authenticator_ = Authenticator(std::move(rules).value());
+  Result<std::unique_ptr<AccessLog>> log = AccessLog::Open(config.server.access_log);
+  if (!log.ok()) return log.error();
+  access_log_ = std::move(log).value();
+  ServerOptions options = ToServerOptions(config.server);
+  options.access_log = access_log_.get();
+  auto server = Server::Start(std::move(options), MakeStartupRouter(), authenticator_);
+  if (!server.ok()) return server.error();
+  server_ = std::move(server).value();
   return Status();
 }
 
@@ -181,23 +221,62 @@ Status GatewayImpl::LoadModels(const policies::Config& config, const Progress& p
     served.backend = std::make_shared<EngineBackend>(std::move(loaded).value());
     served.created = NowMicros() / 1'000'000;
     descriptions.emplace_back(name, served.backend->Describe());
-    catalog_.AddModel(std::move(served));
+    engines_.push_back(std::move(served));
+  }
+  for (const auto& [id, upstream] : config.upstreams) {
+    if (!models_.empty()) models_ += ", ";
+    models_ += id + " (upstream)";
   }
   manifest_ = MakeManifest(descriptions);
   return Status();
 }
 
-// All that can be wrong about the policy on this machine, before anything is written.
-Status GatewayImpl::CheckPolicy(const policies::Policy& policy) {
+// All that can be wrong about policy and upstreams on this machine, before anything is written.
+Result<InForce> GatewayImpl::MakeInForce(const policies::Config& config) {
+  InForce in_force;
+  const policies::Policy& policy = config.policy;
+  in_force.policy = policy;
+  in_force.tenants = config.tenants;
   if (!policy.key_secret.empty()) {
     Result<std::string> secret = policies::ResolveSecret(policy.key_secret);
     if (!secret.ok()) return secret.error();
-    key_secret_ = std::move(secret).value();
+    in_force.key_secret = std::move(secret).value();
   }
-  if (Status s = policies::CheckComponents(policy, manifest_.value); !s.ok()) return s;
+  if (Status s = policies::CheckComponents(policy, manifest_.value); !s.ok()) return s.error();
   const Status software = policies::CheckSoftware(policy, manifest_.value);
-  if (!software.ok()) locked_ = software.error().message;
-  return Status();
+  if (!software.ok()) in_force.locked = software.error().message;
+  Result<Redactor> redactor = Redactor::Make(policy.redact);
+  if (!redactor.ok()) return redactor.error();
+  in_force.redactor = std::move(redactor).value();
+  if (!policy.pass_through.empty() && !config.upstreams.contains(policy.pass_through)) {
+    return Error{Code::kInvalid, "pass_through names " + policy.pass_through +
+                                     ", which is no upstream of the configuration"};
+  }
+
+  for (const ServedModel& model : engines_) in_force.catalog.AddModel(model);
+  for (const auto& [id, upstream] : config.upstreams) {
+    UpstreamOptions options;
+    options.pool = upstream_pool_.get();
+    options.on_attempt = [this](std::string_view name, std::string_view outcome) {
+      const bool ok = outcome.size() == 3 && outcome.front() == '2';
+      metrics_.CountUpstreamAttempt(
+          {.upstream = name, .model = {}, .endpoint = {}, .error_type = ok ? "" : outcome});
+    };
+    auto backend = MakeUpstream(id, upstream, std::move(options));
+    if (!backend.ok()) return backend.error();
+    const std::shared_ptr<const UpstreamBackend> shared = std::move(backend).value();
+    in_force.catalog.AddUpstream(id, shared);
+    if (id == policy.pass_through) in_force.pass_through = shared;
+    for (const policies::UpstreamModel& model : upstream.models) {
+      if (model.client.ends_with('*')) continue;
+      if (policies::UpstreamFor(config.upstreams, model.client) != id) continue;
+      in_force.catalog.ListName({model.client, shared, NowMicros() / 1'000'000, id});
+    }
+  }
+  in_force.catalog.SetUpstreamFor([upstreams = config.upstreams](std::string_view model) {
+    return policies::UpstreamFor(upstreams, model);
+  });
+  return in_force;
 }
 
 Status GatewayImpl::OpenLedger(const policies::Config& config) {
@@ -206,6 +285,9 @@ Status GatewayImpl::OpenLedger(const policies::Config& config) {
   options.manifest = HexEncode(manifest_.digest);
   options.start_detail = json::Value::MakeObject();
   options.start_detail.Set("policy", HexEncode(policies::PolicyDigest(config.policy)));
+  options.on_commit = [this](int64_t micros, size_t entries) {
+    metrics_.ObserveLedgerCommit(static_cast<double>(micros) * 1e-6, entries);
+  };
   auto ledger = store::Ledger::Open(std::move(*folder_), std::move(options));
   folder_.reset();
   if (!ledger.ok()) return ledger.error();
@@ -213,23 +295,76 @@ Status GatewayImpl::OpenLedger(const policies::Config& config) {
   return Status();
 }
 
-Status GatewayImpl::BuildPipeline(const policies::Config& config) {
+Status GatewayImpl::BuildPipeline(const policies::Config& config, InForce in_force) {
+  locked_ = in_force.locked;
+  auto limiter = Limiter::Open(config.tenants, config.data + "/budgets.json");
+  if (!limiter.ok()) return limiter.error();
+  limiter_ = std::move(limiter).value();
+  reproducibility_.Rebuild(*ledger_);
+  access_watch_ = std::make_unique<AccessWatch>(config, authenticator_, *ledger_);
+  SetMetricNames(config);
+
   PipelineOptions options;
-  options.policy = std::make_shared<const policies::Policy>(config.policy);
+  options.in_force = std::move(in_force);
   options.ledger = ledger_.get();
   options.metrics = &metrics_;
   options.manifest = &manifest_;
-  options.catalog = std::move(catalog_);
-  options.key_secret = std::move(key_secret_);
-  options.locked = locked_;
+  options.limiter = limiter_.get();
+  options.hit_memory_bytes = config.server.hit_memory_bytes;
+  options.generate_traceparent = config.server.generate_traceparent;
+  options.refusal_interval_micros = static_cast<int64_t>(config.server.refusal_interval_ms) * 1000;
+  options.on_compared = [this](std::string_view upstream, std::string_view model, bool equal) {
+    reproducibility_.Count(upstream, model, equal);
+  };
   pipeline_ = std::make_unique<Pipeline>(std::move(options));
   return pipeline_->RecordConfiguration();
 }
 
+void GatewayImpl::SetMetricNames(const policies::Config& config) {
+  std::vector<std::string> models, upstreams;
+  for (const ServedModel& model : engines_) models.push_back(model.name);
+  for (const auto& [id, upstream] : config.upstreams) {
+    upstreams.push_back(id);
+    for (const policies::UpstreamModel& model : upstream.models) models.push_back(model.client);
+  }
+  metrics_.SetNames(std::move(models), std::move(upstreams));
+}
+
+Status GatewayImpl::Reload(const Result<policies::Config>& next) {
+  const Status status = next.ok() ? TakeOver(*next) : Status(next.error());
+  if (status.ok()) return status;
+  store::AppendRequest entry;
+  entry.kind = store::Kind::kConfiguration;
+  entry.manifest = HexEncode(manifest_.digest);
+  entry.outcome = "rejected";
+  entry.record.extra = json::Value::MakeObject();
+  entry.record.extra.Set("reason", status.error().message);
+  const auto appended = ledger_->Append(std::move(entry));
+  if (!appended.ok()) LogError("the rejection has no entry: " + appended.error().message);
+  return status;
+}
+
+// Everything that can be wrong is found before anything is changed.
+Status GatewayImpl::TakeOver(const policies::Config& next) {
+  if (Status s = policies::CheckReload(config_, next); !s.ok()) return s;
+  Result<InForce> in_force = MakeInForce(next);
+  if (!in_force.ok()) return in_force.error();
+  const std::string locked = in_force->locked;
+  if (Result<AccessRules> rules = LoadAccess(next); !rules.ok()) return rules.error();
+  if (Status s = server_->ReloadTls(); !s.ok()) return s;
+  if (Status s = access_log_->Reopen(next.server.access_log); !s.ok()) return s;
+  if (Status s = access_watch_->Replace(next); !s.ok()) return s;
+  if (Status s = pipeline_->Replace(std::move(in_force).value()); !s.ok()) return s;
+  limiter_->Replace(next.tenants);
+  SetMetricNames(next);
+  SetLogLevel(LevelOf(next.log_level));
+  config_ = next;
+  return Status();
+}
+
 std::string GatewayImpl::NotServing() const {
-  if (!locked_.empty()) return locked_;
   if (draining_) return "the server is shutting down";
-  return pipeline_->Serving() ? "" : "no model is served";
+  return pipeline_->NotServing();
 }
 
 Router GatewayImpl::MakeRouter() {
@@ -238,12 +373,16 @@ Router GatewayImpl::MakeRouter() {
   });
   metrics_.AddGauge("requests_running", "HTTP requests that are being answered.",
                     [server = server_.get()] { return static_cast<double>(server->running()); });
+  AddLedgerGauges(metrics_, *ledger_);
+  AddReproducibilityGauges(metrics_, reproducibility_);
+  AddAccessLogCounters(metrics_, *access_log_);
   Router router;
   pipeline_->AddRoutes(router);
   OperatorApiOptions options;
   options.ledger = ledger_.get();
   options.manifest = &manifest_;
   options.metrics = &metrics_;
+  options.reproducibility = &reproducibility_;
   options.not_serving = [this] { return NotServing(); };
   options.not_ready = [this] { return pipeline_->Overload(); };
   AddOperatorRoutes(router, std::move(options));

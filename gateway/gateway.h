@@ -32,6 +32,13 @@ class Gateway {
   // Why nothing is generated although the server runs (the policy's software lock), or "".
   virtual std::string locked() const = 0;
 
+  // Puts another configuration in force, for requests from now on, and the entry that says so comes
+  // first: policy, tenants, access, upstreams, certificates, access log, log level. What a running
+  // server cannot take over (policies/reload.h), and anything wrong in it, rejects it whole: the
+  // old one stays, and an entry of kind `configuration` with outcome `rejected` says why. `next`
+  // may be the error that the file gave. Blocks; one thread at a time.
+  virtual Status Reload(const Result<policies::Config>& next) = 0;
+
   // Stops accepting, lets running requests finish for at most `limit`, then closes the ledger.
   // Blocks. An error: the ledger could not be closed cleanly. Once only.
   virtual Status Drain(std::chrono::milliseconds limit, const Progress& progress) = 0;

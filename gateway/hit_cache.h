@@ -5,7 +5,7 @@
 // thread may call anything here.
 //
 // The memory holds answers in the clear, as the process does while it serves them; the store on
-// disk stays encrypted. `hits.memory_bytes` of the configuration bounds it; 0 turns it off.
+// disk stays encrypted. `server.limits.hit_memory_bytes` bounds it; 0 turns it off.
 #pragma once
 
 #include <atomic>

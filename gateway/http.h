@@ -125,6 +125,7 @@ struct Route {
   std::string pattern;  // "/v1/models/{}"; a {} matches one non-empty segment, {*} the rest
   uint8_t roles = 0;    // bits of Role, any one of which is enough; 0: open to everyone, no key
   Handler handler;
+  bool any_content = false;  // POST bodies need not be JSON: the handler reads none of it
 };
 
 // Which route a request takes. Immutable once the server runs; literal segments win over {}.

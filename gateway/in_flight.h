@@ -32,7 +32,9 @@ struct Settled {
   bool committed = false;
   bool complete = false;  // where committed
   bool broken = false;    // where committed and not complete: the transfer ends as a broken one
-  uint64_t entry = 0;
+  bool redacted = false;  // where committed: what is kept is not what was answered
+  std::optional<uint64_t> entry;  // nothing where it is passed through without one
+  uint64_t prompt_tokens = 0, output_tokens = 0;
   Digest output_digest{};  // of the body as recorded
   HttpError error;         // where not committed: what those who wait get
 };

@@ -5,19 +5,25 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <exception>
+#include <mutex>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/crypto.h"
 #include "base/log.h"
+#include "gateway/access.h"
+#include "gateway/access_log.h"
 #include "gateway/answerer.h"
 #include "gateway/fingerprint.h"
+#include "gateway/hit_cache.h"
 #include "gateway/in_flight.h"
 #include "gateway/manifest.h"
 #include "gateway/metrics.h"
 #include "gateway/nearest.h"
 #include "gateway/recorder.h"
 #include "gateway/refusals.h"
+#include "gateway/request_memo.h"
+#include "gateway/traceparent.h"
 #include "gateway/verifier.h"
 #include "gateway/wakeup.h"
 
@@ -30,10 +36,8 @@ using store::Kind;
 namespace {
 
 constexpr int kThreads = 2;                      // for runs' coroutines and for large requests
+constexpr uint64_t kOpenLengthTokens = 1024;     // expected where a request names no length
 constexpr size_t kLargeBody = size_t{32} << 10;  // decoded beside the connection's thread
-
-// How far back the last configuration is looked for: about a second's reading.
-constexpr uint64_t kConfigurationScan = uint64_t{1} << 18;
 
 // A run's coroutine has no caller: what it throws ends the program.
 void Rethrow(std::exception_ptr e) {
@@ -90,12 +94,17 @@ struct Pipeline::State {
 
   // Its steps. Those that return an error have left no trace of it yet.
   std::shared_ptr<Call> Accept(Endpoint endpoint, const Request& http) const;
+  std::optional<HttpError> Admit(Call& call, const std::shared_ptr<Ticket>& ticket) const;
+  std::optional<Digest> MemoKey(Endpoint endpoint, const Request& http) const;
+  SharedResult Recall(const std::optional<Digest>& memo_key, Call& call);
+  void Remember(const std::optional<Digest>& memo_key, const Call& call);
   std::optional<HttpError> Decode(Call& call, json::Value& body) const;
   std::optional<HttpError> Decide(Call& call, const json::Value& body) const;
   std::optional<HttpError> Prepare(Call& call) const;
   void TakeFingerprint(Call& call) const;
   std::string FlightKey(const Call& call) const;
   static std::shared_ptr<Flight> NewFlight(const std::shared_ptr<Call>& call);
+  std::optional<HttpError> Reserve(const Call& call) const;
   asio::awaitable<Ended> Run(std::shared_ptr<Flight> flight);
   asio::awaitable<RunEnd> RunOnce(const Call& call, std::shared_ptr<Flight> flight);
   std::shared_ptr<const Call> StandIn(const Call& call, size_t& next) const;
@@ -106,20 +115,29 @@ struct Pipeline::State {
   asio::awaitable<std::optional<HttpError>> Beside(F work);  // on a thread of the pool
 
   void RecordRefused(const Request& http, const HttpError& error);
-  bool ConfigurationIsRecorded() const;
   asio::awaitable<void> Handle(Endpoint endpoint, const Request& http, ResponseSink& sink);
+  asio::awaitable<void> PassThrough(const Request& http, ResponseSink& sink);
+  void Account(Endpoint endpoint, const Request& http, ResponseSink& sink,
+               const Outcome& outcome) const;
   std::string ModelJson(const ServedModel& model) const;
-  asio::awaitable<void> ListModels(ResponseSink& sink) const;
+  asio::awaitable<void> ListModels(const Request& http, ResponseSink& sink) const;
   asio::awaitable<void> ShowModel(const Request& http, ResponseSink& sink) const;
 
-  const PipelineOptions options;
-  const std::string manifest;       // digest in hex
-  const std::string policy_digest;  // in hex
-  const json::Value extra_key;
+  std::shared_ptr<const InForce> in_force() const {
+    const std::lock_guard lock(in_force_mutex);
+    return in_force_now;
+  }
+
+  const PipelineOptions options;      // but for in_force
+  const std::string manifest;         // digest in hex
+  mutable std::mutex in_force_mutex;  // guards in_force_now
+  std::shared_ptr<const InForce> in_force_now;
   store::Ledger& ledger;
   Metrics& metrics;
   std::atomic<bool> draining = false;
   InFlight in_flight;
+  HitCache results;
+  RequestMemo memo;
   Verifier verifier;
   Answerer answerer;
   Refusals refusals;
@@ -129,14 +147,15 @@ struct Pipeline::State {
 Pipeline::State::State(PipelineOptions o)
     : options(std::move(o)),
       manifest(HexEncode(options.manifest->digest)),
-      policy_digest(HexEncode(PolicyDigest(*options.policy))),
-      extra_key(options.locked.empty() ? ExtraKey(*options.policy, options.manifest->value)
-                                       : json::Value()),
+      in_force_now(Seal(options.in_force, *options.manifest)),
       ledger(*options.ledger),
       metrics(*options.metrics),
-      verifier(options.ledger, options.metrics, options.verify_queue),
-      answerer(ledger, metrics, verifier),
-      refusals(ledger, metrics) {
+      results(ledger, options.hit_memory_bytes / 4 * 3),
+      memo(options.hit_memory_bytes / 4),
+      verifier(options.ledger, options.metrics, options.verify_queue, options.on_compared),
+      answerer(ledger, verifier),
+      refusals(ledger, metrics,
+               {.interval_micros = options.refusal_interval_micros, .manifest = manifest}) {
   metrics.AddGauge("runs_in_flight", "Runs that someone waits for",
                    [this] { return static_cast<double>(in_flight.size()); });
   metrics.AddGauge("verify_backlog", "Answers that wait to be executed again",
@@ -148,6 +167,17 @@ asio::awaitable<void> Pipeline::State::Generate(Endpoint endpoint, const Request
                                                 ResponseSink& sink, Outcome& outcome) {
   // 1. Accept: the server has read the request whole and knows who asks.
   const std::shared_ptr<Call> call = Accept(endpoint, http);
+  outcome.answered = call;
+  const std::shared_ptr<Ticket> ticket = std::make_shared<Ticket>();
+  if (auto over = Admit(*call, ticket)) {
+    co_return co_await answerer.Refuse(*call, Kind::kRefused, *std::move(over), sink, outcome);
+  }
+  // A request equal to one that was a hit goes to its result at once.
+  const std::optional<Digest> memo_key = MemoKey(endpoint, http);
+  if (SharedResult hit = Recall(memo_key, *call)) {
+    const bool served = co_await answerer.ServeHit(call, std::move(hit), sink, outcome);
+    if (served) co_return;
+  }
   auto check = [this, call]() -> std::optional<HttpError> {
     // 2. Decode: the endpoint's JSON, with the fields that nobody here knows.
     json::Value body;
@@ -175,14 +205,15 @@ asio::awaitable<void> Pipeline::State::Generate(Endpoint endpoint, const Request
     const uint64_t epoch = in_flight.Epoch();
     std::optional<uint64_t> compare_with;
     if (ServesHits(*call)) {
-      auto hit = ledger.Lookup(call->decision.name_space, *call->fingerprint);
+      auto hit = results.Lookup(call->decision.name_space, *call->fingerprint);
       if (!hit.ok()) {
         HttpError failed = StoreFailed(hit.error());
         co_return co_await answerer.Refuse(*call, Kind::kFailed, failed, sink, outcome);
       }
       if (*hit && call->cache.no_cache) compare_with = (*hit)->entry;
       if (*hit && !call->cache.no_cache && Fresh(*call, **hit)) {
-        const bool served = co_await answerer.ServeHit(call, **std::move(hit), sink, outcome);
+        Remember(memo_key, *call);
+        const bool served = co_await answerer.ServeHit(call, *hit, sink, outcome);
         if (served) co_return;
         alone = true;
       }
@@ -199,12 +230,14 @@ asio::awaitable<void> Pipeline::State::Generate(Endpoint endpoint, const Request
     if (!seat) continue;
     if (seat->leads()) {
       // The rest is the leader's, and goes on without this client while anyone waits.
-      auto lead = [this, key, compare_with, flight = seat->flight()]() -> asio::awaitable<void> {
+      auto lead = [this, key, compare_with, ticket,
+                   flight = seat->flight()]() -> asio::awaitable<void> {
         // 7. Run: events reach everyone who waits as they come; the last one is held back.
         Ended ended = co_await Run(flight);
 
         // 8. Commit: record, leaf and tree state; then the rest of the answer may leave.
         Settled settled = co_await Commit(*flight, std::move(ended));
+        ticket->Settle(settled.prompt_tokens + settled.output_tokens, NowMicros());
         in_flight.Finish(key, flight, settled);
 
         // 9. Sample: a draw decides whether this answer is executed again.
@@ -230,9 +263,44 @@ std::shared_ptr<Call> Pipeline::State::Accept(Endpoint endpoint, const Request& 
   call->received_micros = http.received_micros;
   call->cache = ParseCacheControl(http.Header("cache-control"));
   call->manifest = manifest;
-  call->policy_digest = policy_digest;
-  call->decision.mode = options.policy->mode;
+  call->in_force = in_force();
+  call->decision.mode = call->in_force->policy.mode;
   return call;
+}
+
+// One request of the caller's limits; the tokens are taken where a run begins.
+std::optional<HttpError> Pipeline::State::Admit(Call& call,
+                                                const std::shared_ptr<Ticket>& ticket) const {
+  if (!options.limiter) return std::nullopt;
+  auto admission = options.limiter->Admit(call.principal, 0, NowMicros());
+  if (admission.refusal) return admission.refusal;
+  call.limit_headers = std::move(admission.headers);
+  *ticket = std::move(admission.ticket);
+  call.ticket = ticket;
+  return std::nullopt;
+}
+
+// Of what is worth remembering.
+std::optional<Digest> Pipeline::State::MemoKey(Endpoint endpoint, const Request& http) const {
+  if (options.hit_memory_bytes == 0 || http.body.size() >= kLargeBody) return std::nullopt;
+  return RequestMemo::KeyOf(endpoint, http);
+}
+
+// The result of an equal request, and `call` as that one was once it had its fingerprint; or null,
+// where all of it has to be done.
+SharedResult Pipeline::State::Recall(const std::optional<Digest>& memo_key, Call& call) {
+  const std::shared_ptr<const Call> known = memo_key ? memo.Find(*memo_key, call) : nullptr;
+  if (!known) return nullptr;
+  SharedResult hit = results.Find(known->decision.name_space, *known->fingerprint);
+  if (!hit || !Fresh(*known, *hit)) return nullptr;
+  RequestMemo::Resume(*known, call);
+  return hit;
+}
+
+void Pipeline::State::Remember(const std::optional<Digest>& memo_key, const Call& call) {
+  const Mode mode = call.decision.mode;
+  const bool only_looks_up = mode == Mode::kRecord || mode == Mode::kReplay;
+  if (memo_key && only_looks_up && !call.decision.strict_hits) memo.Remember(*memo_key, call);
 }
 
 std::optional<HttpError> Pipeline::State::Decode(Call& call, json::Value& body) const {
@@ -249,13 +317,9 @@ std::optional<HttpError> Pipeline::State::Decode(Call& call, json::Value& body) 
                      .code = model ? "invalid_type" : "missing_required_parameter"};
   }
   call.request.model = model->as_string();
-  call.backend = call.first_backend = options.catalog.Find(model->as_string());
-  if (!call.backend) {
-    return HttpError{.status = 404,
-                     .message = "The model `" + model->as_string() +
-                                "` does not exist here; GET /v1/models lists those that do.",
-                     .param = "model",
-                     .code = "model_not_found"};
+  call.backend = call.first_backend = call.in_force->catalog.Find(call.request.model);
+  if (!call.backend || !MayUseModel(call.in_force->tenants, call.principal, call.request.model)) {
+    return NoSuchModel(call.request.model);
   }
   call.length_is_open = !NamesLength(body);
   auto request = call.backend->Decode(call.endpoint, body);
@@ -265,16 +329,17 @@ std::optional<HttpError> Pipeline::State::Decode(Call& call, json::Value& body) 
 }
 
 std::optional<HttpError> Pipeline::State::Decide(Call& call, const json::Value& body) const {
-  if (!options.locked.empty()) {
+  const InForce& in_force = *call.in_force;
+  if (!in_force.locked.empty()) {
     return HttpError{.status = 503,
-                     .message = "This server does not serve: " + options.locked,
+                     .message = "This server does not serve: " + in_force.locked,
                      .type = "server_error",
                      .code = "software_lock",
                      .headers = {{"x-should-retry", "false"}}};
   }
   const policies::Caller caller{call.principal.tenant, call.principal.subject,
-                                call.principal.key_id};
-  call.decision = policies::Decide(*options.policy, caller, EndpointPath(call.endpoint), body,
+                                call.principal.key_id, call.principal.groups};
+  call.decision = policies::Decide(in_force.policy, caller, EndpointPath(call.endpoint), body,
                                    call.body.size());
   if (call.decision.refusal) {
     const policies::Refusal& refusal = *call.decision.refusal;
@@ -309,8 +374,8 @@ void Pipeline::State::TakeFingerprint(Call& call) const {
                           .endpoint = endpoint,
                           .request = call.decision.request,
                           .identity = call.prepared->identity(),
-                          .extra = extra_key};
-  call.fingerprint = Fingerprint(envelope, options.key_secret);
+                          .extra = call.in_force->extra_key};
+  call.fingerprint = Fingerprint(envelope, call.in_force->key_secret);
   call.seed = call.request.seed ? *call.request.seed : DerivedSeed(envelope);
   call.head = HeadOf(call.request, AnswerId(endpoint, *call.fingerprint),
                      call.prepared->system_fingerprint());
@@ -330,12 +395,25 @@ std::shared_ptr<Flight> Pipeline::State::NewFlight(const std::shared_ptr<Call>& 
   return std::make_shared<Flight>(call);
 }
 
+// What the run may take of the caller's tokens.
+std::optional<HttpError> Pipeline::State::Reserve(const Call& call) const {
+  const std::shared_ptr<Ticket> ticket = call.ticket.lock();
+  if (!ticket) return std::nullopt;
+  const uint64_t estimate =
+      EstimateTokens(call.decision.request, call.body.size(), kOpenLengthTokens);
+  return options.limiter->Reserve(*ticket, estimate, NowMicros());
+}
+
 // At the backend that the request names, or, where that cannot answer now, at those that may stand
 // in for it. An upstream learns nothing before the intent is in the ledger.
 asio::awaitable<Ended> Pipeline::State::Run(std::shared_ptr<Flight> flight) {
   std::shared_ptr<const Call> call = flight->call();
   Ended ended;
   const int64_t began = MonotonicMicros();
+  if (auto over = Reserve(*call)) {
+    ended.end = {.outcome = RunEnd::Outcome::kFailed, .error = *over, .cause = CauseOf(*over)};
+    co_return ended;
+  }
   if (call->prepared->external()) {
     auto intent = co_await answerer.Append(IntentEntry(*call));
     if (!intent.ok()) {
@@ -364,7 +442,12 @@ asio::awaitable<Ended> Pipeline::State::Run(std::shared_ptr<Flight> flight) {
 }
 
 asio::awaitable<RunEnd> Pipeline::State::RunOnce(const Call& call, std::shared_ptr<Flight> flight) {
-  auto started = call.prepared->Start({.seed = call.seed}, Flight::Observe(flight));
+  RunOptions run{.seed = call.seed};
+  if (call.prepared->external()) {
+    AddTraceHeaders(call.headers, options.generate_traceparent, RandomBytes(kTraceRandomBytes),
+                    run.headers);
+  }
+  auto started = call.prepared->Start(run, Flight::Observe(flight));
   if (auto* error = std::get_if<HttpError>(&started)) {
     RunEnd refused{.outcome = RunEnd::Outcome::kFailed, .error = *error};
     refused.cause = CauseOf(*error);
@@ -382,7 +465,7 @@ std::shared_ptr<const Call> Pipeline::State::StandIn(const Call& call, size_t& n
   while (next < fallbacks.size()) {
     const std::string& id = fallbacks[next++];
     auto other = std::make_shared<Call>(call);
-    other->backend = options.catalog.Upstream(id);
+    other->backend = call.in_force->catalog.Upstream(id);
     if (!other->backend || other->backend == call.backend) continue;
     if (auto error = Prepare(*other)) {
       LogWarning(call.id + ": " + id + " cannot stand in: " + error->message);
@@ -405,6 +488,7 @@ asio::awaitable<Settled> Pipeline::State::Commit(const Flight& flight, Ended end
   if (answered) {
     entry = GeneratedEntry(*call, flight.transcript(), end, ended.micros);
     settled.output_digest = Sha256(entry.response);
+    settled.redacted = entry.record.extra.Find("redacted") != nullptr;
     if (!call->KeepsPayload()) DropPayload(entry);
   } else if (end.outcome == RunEnd::Outcome::kCancelled) {
     settled.error = {.status = 503, .message = "The run was cancelled.", .code = "cancelled"};
@@ -428,10 +512,11 @@ asio::awaitable<Settled> Pipeline::State::Commit(const Flight& flight, Ended end
     settled.complete = complete;
     settled.broken = end.broken;
     settled.entry = appended->entry;
-    const Trace& trace = flight.transcript().trace;
-    const bool reply = flight.transcript().reply.has_value();
-    metrics.CountTokens(reply ? end.reply.prompt_tokens : trace.prompt_tokens,
-                        reply ? end.reply.completion_tokens : trace.Generated());
+    const Transcript& transcript = flight.transcript();
+    settled.prompt_tokens =
+        transcript.reply ? end.reply.prompt_tokens : transcript.trace.prompt_tokens;
+    settled.output_tokens =
+        transcript.reply ? end.reply.completion_tokens : transcript.trace.Generated();
   }
   co_return settled;
 }
@@ -439,9 +524,10 @@ asio::awaitable<Settled> Pipeline::State::Commit(const Flight& flight, Ended end
 void Pipeline::State::Sample(const Flight& flight, const Settled& settled,
                              std::optional<uint64_t> compare_with) {
   const std::shared_ptr<const Call> call = flight.call();
-  if (!settled.committed || !settled.complete || !call->KeepsPayload()) return;
+  if (!settled.entry || !settled.complete || !call->KeepsPayload()) return;
+  if (settled.redacted) return;  // what was answered is not what is kept
   if (Verifier::Draw(call->decision.verify_rate)) {
-    verifier.Offer({.entry = settled.entry,
+    verifier.Offer({.entry = *settled.entry,
                     .call = call,
                     .head = call->head,
                     .form = FormOf(call->request),
@@ -454,7 +540,7 @@ void Pipeline::State::Sample(const Flight& flight, const Settled& settled,
     LogError("entry " + std::to_string(*compare_with) + ": " + stored.error().message);
     return;
   }
-  stored->again = Verification::Again{flight.transcript(), settled.entry};
+  stored->again = Verification::Again{flight.transcript(), *settled.entry};
   verifier.Offer(*std::move(stored));
 }
 
@@ -470,36 +556,94 @@ asio::awaitable<void> Pipeline::State::Handle(Endpoint endpoint, const Request& 
                                               ResponseSink& sink) {
   Outcome outcome;
   co_await Generate(endpoint, http, sink, outcome);
-  metrics.CountRequest(EndpointPath(endpoint), outcome.cache, outcome.status);
-  metrics.ObserveDuration(outcome.cache,
-                          static_cast<double>(NowMicros() - http.received_micros) * 1e-6);
+  Account(endpoint, http, sink, outcome);
+}
+
+// Metrics and access log.
+void Pipeline::State::Account(Endpoint endpoint, const Request& http, ResponseSink& sink,
+                              const Outcome& outcome) const {
+  AccessNotes notes;
+  notes.cache = outcome.cache;
+  notes.entry = outcome.entry;
+  notes.pending = outcome.pending;
+  if (const Call* call = outcome.answered.get()) {
+    notes.model = call->request.model;
+    if (call->prepared) notes.upstream = UpstreamOf(*call->prepared);
+    if (call->fingerprint) notes.fingerprint = HexEncode(*call->fingerprint);
+  }
+  if (auto trace = TraceOf(http.headers)) notes.trace_id = TraceIdText(*trace);
+  sink.Note(notes);
+  metrics.CountAnswered({.endpoint = EndpointPath(endpoint),
+                         .cache = outcome.cache,
+                         .status = outcome.status,
+                         .model = notes.model,
+                         .provider = notes.upstream,
+                         .error_type = outcome.error,
+                         .seconds = static_cast<double>(NowMicros() - http.received_micros) * 1e-6,
+                         .first_token_seconds = outcome.first_token_seconds,
+                         .prompt_tokens = outcome.prompt_tokens,
+                         .output_tokens = outcome.output_tokens});
+}
+
+// Whatever is no endpoint of ours, where policy lets it through: to an upstream and back, as it
+// comes, without an entry.
+asio::awaitable<void> Pipeline::State::PassThrough(const Request& http, ResponseSink& sink) {
+  const std::shared_ptr<Call> call = Accept(Endpoint::kEmbeddings, http);
+  const std::shared_ptr<const UpstreamBackend>& upstream = call->in_force->pass_through;
+  if (!upstream) {
+    HttpError unknown{.status = 404,
+                      .message = "Unknown request URL: " + http.method + " " + http.path +
+                                 ". Please check the URL for typos.",
+                      .code = "unknown_url"};
+    co_return (void) co_await SendError(sink, std::move(unknown));
+  }
+  const std::shared_ptr<Ticket> ticket = std::make_shared<Ticket>();
+  auto error = Admit(*call, ticket);
+  if (!error) {
+    const PrepareOptions prepare{
+        .headers = &call->headers, .query = call->query, .body = call->body};
+    auto prepared = upstream->PreparePassThrough(http.method, http.path.substr(3), prepare);
+    if (auto* refused = std::get_if<HttpError>(&prepared)) {
+      error = *std::move(refused);
+    } else {
+      call->prepared = std::get<std::shared_ptr<const PreparedRequest>>(std::move(prepared));
+    }
+  }
+  if (error) co_return (void) co_await SendError(sink, *std::move(error));
+
+  call->decision.mode = Mode::kBypass;
+  auto seat = in_flight.JoinOrLead("", 0, [&] { return std::make_shared<Flight>(call); });
+  auto lead = [this, call, ticket, flight = seat->flight()]() -> asio::awaitable<void> {
+    const RunEnd end = co_await RunOnce(*call, flight);
+    Settled settled;
+    settled.committed =
+        end.outcome == RunEnd::Outcome::kComplete || end.outcome == RunEnd::Outcome::kIncomplete;
+    settled.complete = end.outcome == RunEnd::Outcome::kComplete;
+    settled.broken = end.broken;
+    settled.error = end.error;
+    in_flight.Finish("", flight, settled);
+  };
+  asio::co_spawn(pool, std::move(lead), Rethrow);
+  Outcome outcome;
+  (void)co_await answerer.Follow(*call, *seat, sink, outcome);
+  AccessNotes notes;
+  notes.cache = outcome.cache;
+  notes.upstream = UpstreamOf(*call->prepared);
+  sink.Note(notes);
 }
 
 // What the server refused before Generate saw it.
 void Pipeline::State::RecordRefused(const Request& http, const HttpError& error) {
   metrics.CountRefused(error.status);
   const std::optional<Endpoint> endpoint = EndpointOfPath(http.path);
-  if (!endpoint) return;
-  metrics.CountRequest(http.path, "none", error.status);
+  // Nobody's, or nothing that could have been answered: counted, so that nobody can fill the log.
+  if (!endpoint || http.principal.tenant.empty()) return refusals.Count(error.status);
+  metrics.CountRequest(EndpointPath(*endpoint), "none", error.status);
   const std::shared_ptr<Call> call = Accept(*endpoint, http);
   call->cache.no_store = true;  // no payload: nothing of it was checked
   const bool hung_up = error.status == 499;
   refusals.Offer(UnansweredEntry(*call, hung_up ? Kind::kCancelled : Kind::kRefused,
                                  hung_up ? "client_gone" : CauseOf(error), &error, 0));
-}
-
-bool Pipeline::State::ConfigurationIsRecorded() const {
-  const uint64_t size = ledger.Size();
-  for (uint64_t n = size; n > 0 && size - n < kConfigurationScan; --n) {
-    auto view = ledger.Entry(n - 1, false);
-    if (!view.ok()) return false;
-    const store::Leaf& leaf = view->leaf;
-    if (leaf.kind != Kind::kConfiguration) continue;
-    const json::Value* policy = leaf.detail.Find("policy");
-    return leaf.outcome == "ok" && leaf.manifest == manifest && policy && policy->is_string() &&
-           policy->as_string() == policy_digest;
-  }
-  return false;
 }
 
 std::string Pipeline::State::ModelJson(const ServedModel& model) const {
@@ -508,9 +652,11 @@ std::string Pipeline::State::ModelJson(const ServedModel& model) const {
          ",\"owned_by\":" + json::Quote(model.owner) + "}";
 }
 
-asio::awaitable<void> Pipeline::State::ListModels(ResponseSink& sink) const {
+asio::awaitable<void> Pipeline::State::ListModels(const Request& http, ResponseSink& sink) const {
   std::string body = "{\"object\":\"list\",\"data\":[";
-  for (const ServedModel& model : options.catalog.models()) {
+  const std::shared_ptr<const InForce> now = in_force();
+  for (const ServedModel& model : now->catalog.List()) {
+    if (!MayUseModel(now->tenants, http.principal, model.name)) continue;
     if (body.back() != '[') body += ",";
     body += ModelJson(model);
   }
@@ -520,16 +666,15 @@ asio::awaitable<void> Pipeline::State::ListModels(ResponseSink& sink) const {
 }
 
 asio::awaitable<void> Pipeline::State::ShowModel(const Request& http, ResponseSink& sink) const {
-  for (const ServedModel& model : options.catalog.models()) {
+  const std::shared_ptr<const InForce> now = in_force();
+  for (const ServedModel& model : now->catalog.List()) {
     if (model.name != http.params.at(0)) continue;
+    if (!MayUseModel(now->tenants, http.principal, model.name)) continue;
     Headers headers;
     (void)co_await sink.SendWhole(200, std::move(headers), ModelJson(model));
     co_return;
   }
-  HttpError error{.status = 404,
-                  .message = "The model `" + http.params.at(0) + "` does not exist here.",
-                  .param = "model",
-                  .code = "model_not_found"};
+  HttpError error = NoSuchModel(http.params.at(0));
   (void)co_await SendError(sink, std::move(error));
 }
 
@@ -538,20 +683,21 @@ Pipeline::Pipeline(PipelineOptions options) : state_(std::make_unique<State>(std
 Pipeline::~Pipeline() { Drain(); }
 
 Status Pipeline::RecordConfiguration() {
-  if (state_->options.locked.empty() && state_->ConfigurationIsRecorded()) return {};
-  store::AppendRequest entry;
-  entry.kind = Kind::kConfiguration;
-  entry.manifest = state_->manifest;
-  entry.outcome = state_->options.locked.empty() ? "ok" : "software_lock";
-  entry.detail = json::Value::MakeObject();
-  entry.detail.Set("policy", state_->policy_digest);
-  json::Value body = json::Value::MakeObject();
-  body.Set("manifest", state_->options.manifest->value);
-  body.Set("policy", ToJson(*state_->options.policy));
-  if (!state_->options.locked.empty()) body.Set("locked", state_->options.locked);
-  entry.response = json::Canonical(body);
-  auto appended = state_->ledger.Append(std::move(entry));
+  const std::shared_ptr<const InForce> now = state_->in_force();
+  const Manifest& manifest = *state_->options.manifest;
+  if (now->locked.empty() && ConfigurationIsRecorded(state_->ledger, *now, manifest)) return {};
+  auto appended = state_->ledger.Append(ConfigurationEntry(*now, manifest));
   return appended.ok() ? Status() : Status(appended.error());
+}
+
+Status Pipeline::Replace(InForce in_force) {
+  const Manifest& manifest = *state_->options.manifest;
+  std::shared_ptr<const InForce> next = Seal(std::move(in_force), manifest);
+  auto appended = state_->ledger.Append(ConfigurationEntry(*next, manifest));
+  if (!appended.ok()) return appended.error();
+  const std::lock_guard lock(state_->in_force_mutex);
+  state_->in_force_now.swap(next);
+  return {};
 }
 
 void Pipeline::AddRoutes(Router& router) {
@@ -563,17 +709,29 @@ void Pipeline::AddRoutes(Router& router) {
                   return state->Handle(route.endpoint, http, sink);
                 }});
   }
+  for (const char* method : {"GET", "POST"}) {
+    router.Add({.method = method,
+                .pattern = "/v1/{*}",
+                .roles = client,
+                .handler = [state](const Request& http,
+                                   ResponseSink& sink) { return state->PassThrough(http, sink); },
+                .any_content = true});
+  }
   router.OnRefused(
       [state](const Request& http, const HttpError& error) { state->RecordRefused(http, error); });
-  router.Add({"GET", "/v1/models", client,
-              [state](const Request&, ResponseSink& sink) { return state->ListModels(sink); }});
+  router.Add({"GET", "/v1/models", client, [state](const Request& http, ResponseSink& sink) {
+                return state->ListModels(http, sink);
+              }});
   router.Add({"GET", "/v1/models/{}", client, [state](const Request& http, ResponseSink& sink) {
                 return state->ShowModel(http, sink);
               }});
 }
 
-bool Pipeline::Serving() const {
-  return state_->options.locked.empty() && !state_->options.catalog.empty() && !state_->draining;
+std::string Pipeline::NotServing() const {
+  const std::shared_ptr<const InForce> now = state_->in_force();
+  if (!now->locked.empty()) return now->locked;
+  if (state_->draining) return "the server is shutting down";
+  return now->catalog.empty() ? "no model is served" : "";
 }
 
 void Pipeline::Drain() {
@@ -582,6 +740,7 @@ void Pipeline::Drain() {
   state_->in_flight.CancelAll();
   state_->in_flight.WaitUntilEmpty();
   state_->pool.join();
+  state_->refusals.Close();
 }
 
 size_t Pipeline::runs_in_flight() const { return state_->in_flight.size(); }

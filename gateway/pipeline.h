@@ -8,39 +8,40 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
 #include "gateway/backend.h"
-#include "gateway/catalog.h"
 #include "gateway/http.h"
+#include "gateway/in_force.h"
 
-namespace verbatim::policies {
-struct Policy;
-}
 namespace verbatim::store {
 class Ledger;
 }
 
 namespace verbatim::gateway {
 
+class Limiter;
 class Metrics;
 struct Manifest;
 
 struct PipelineOptions {
-  std::shared_ptr<const policies::Policy> policy;
-  store::Ledger* ledger = nullptr;  // outlives the pipeline
-  Metrics* metrics = nullptr;       // outlives the pipeline
-  Catalog catalog;
-  const Manifest* manifest = nullptr;  // outlives the pipeline
-  std::string key_secret;              // of the policy's key_secret, resolved; "": none
-  // Not empty: the software lock of the policy does not hold, and this says why. Every generation
-  // is refused with it (503), with an entry.
-  std::string locked;
+  InForce in_force;
+  store::Ledger* ledger = nullptr;  // these outlive the pipeline
+  Metrics* metrics = nullptr;
+  const Manifest* manifest = nullptr;
+  Limiter* limiter = nullptr;  // null: no limits
   // Answers that may wait to be executed again; more are dropped, and counted.
   size_t verify_queue = 64;
+  // Told of each verification that compared two answers: where from ("" the engine), and how.
+  std::function<void(std::string_view upstream, std::string_view model, bool equal)> on_compared;
+  int64_t refusal_interval_micros = 60'000'000;  // of the leaves that count refusals of nobody
+  // Of results and requests that are held for hits (hit_cache.h, request_memo.h); 0: none.
+  uint64_t hit_memory_bytes = uint64_t{64} << 20;
+  bool generate_traceparent = false;  // for upstreams, where a client sent none
 };
 
 class Pipeline {
@@ -51,18 +52,22 @@ class Pipeline {
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
 
-  // Puts manifest and policy into the ledger, as an entry of the server's own: outcome "ok", or
-  // "software_lock" where the lock does not hold. Where the newest such entry already says the same
-  // (and neither is locked) nothing is added; one that stands more than 2^18 entries back counts as
-  // none. Blocks; once, before serving.
+  // Puts manifest and policy into the ledger, as an entry of the server's own (in_force.h). Where
+  // the newest such entry already says the same (and neither is locked) nothing is added. Blocks;
+  // once, before serving.
   Status RecordConfiguration();
 
-  // POST /v1/chat/completions, POST /v1/completions, GET /v1/models, GET /v1/models/{}. And what
-  // the server refuses by itself on the generation routes leaves an entry here (refusals.h).
+  // From now on new requests live under this; those that have begun end under what they began
+  // with. Its entry comes first: an error, and nothing has changed, where it cannot be recorded.
+  Status Replace(InForce in_force);
+
+  // POST on every route of endpoint.h; GET /v1/models, GET /v1/models/{}; anything else under /v1
+  // where policy passes it through. And what the server refuses by itself on the generation routes
+  // leaves an entry here (refusals.h).
   void AddRoutes(Router& router);
 
-  // True while generation is served: no software lock, not draining, at least one model.
-  bool Serving() const;
+  // Why no generation is served (the software lock, a drain, no model), or "".
+  std::string NotServing() const;
 
   // Stops verifying, cancels runs that nobody waits for, and blocks until every run has its entry.
   // Call after the server has drained. Idempotent.

@@ -34,7 +34,7 @@ store::AppendRequest EntryOf(const Call& call, store::Kind kind) {
 
   json::Value extra = json::Value::MakeObject();
   extra.Set("mode", policies::ModeName(call.decision.mode));
-  extra.Set("policy", call.policy_digest);
+  extra.Set("policy", call.in_force->policy_digest);
   extra.Set("model", call.request.model);
   if (call.decision.retention_seconds > 0) {
     extra.Set("retention_seconds", call.decision.retention_seconds);
@@ -142,6 +142,11 @@ CacheControl ParseCacheControl(std::string_view header) {
   return cache;
 }
 
+std::string UpstreamOf(const PreparedRequest& prepared) {
+  const json::Value* upstream = prepared.identity().Find("upstream");
+  return upstream && upstream->is_string() ? upstream->as_string() : "";
+}
+
 AnswerForm FormOf(const GenerationRequest& request) {
   return {request.stream, request.stream && request.include_usage};
 }
@@ -206,6 +211,8 @@ store::AppendRequest GeneratedEntry(const Call& call, const Transcript& transcri
                               {"include_usage", form.include_usage}});
   }
   AddReport(entry, end);
+  const bool streamed = transcript.reply ? transcript.reply->streamed : call.request.stream;
+  Redact(call.in_force->redactor, streamed, entry);
   return entry;
 }
 
@@ -226,7 +233,23 @@ store::AppendRequest IntentEntry(const Call& call) {
   json::Value standby = json::Value::MakeArray();
   for (const std::string& id : call.backend->fallbacks()) standby.Append(id);
   if (!standby.items().empty()) entry.record.extra.Set("fallbacks", std::move(standby));
+  Redact(call.in_force->redactor, false, entry);
   return entry;
+}
+
+void Redact(const Redactor& redactor, bool streamed, store::AppendRequest& entry) {
+  if (redactor.empty()) return;
+  if (!entry.record.extra.is_object()) entry.record.extra = json::Value::MakeObject();
+  Redacted request = redactor.Request(entry.request);
+  Redacted response = redactor.Response(entry.response, streamed);
+  if (!request.any() && !response.any()) return;
+  const json::Value note = RedactionNote(request, response);
+  for (const auto& [name, value] : note.members()) entry.record.extra.Set(name, value);
+  entry.request = std::move(request.bytes);
+  entry.response = std::move(response.bytes);
+  // Neither can be had again from what is kept: the tokens would give the text away.
+  entry.trace.clear();
+  entry.record.serves_hits = false;
 }
 
 void DropPayload(store::AppendRequest& entry) {
@@ -251,6 +274,7 @@ store::AppendRequest UnansweredEntry(const Call& call, store::Kind kind, std::st
       }
     }
   }
+  Redact(call.in_force->redactor, false, entry);
   return entry;
 }
 
@@ -263,6 +287,7 @@ store::HitRequest HitEntry(const Call& call, store::Kind kind, uint64_t result,
   hit.subject = call.principal.subject;
   hit.key_id = call.principal.key_id;
   hit.request_id = call.id;
+  hit.new_request_id = true;  // the server made it
   hit.strict = call.decision.strict_hits;
   hit.model = call.prepared->model_digest();
   hit.manifest = call.manifest;
@@ -272,7 +297,7 @@ store::HitRequest HitEntry(const Call& call, store::Kind kind, uint64_t result,
       Object({{"form", form.streamed ? "stream" : "plain"}, {"include_usage", form.include_usage}});
   if (!hit.strict) return hit;
   hit.extra.Set("mode", policies::ModeName(call.decision.mode));
-  hit.extra.Set("policy", call.policy_digest);
+  hit.extra.Set("policy", call.in_force->policy_digest);
   hit.extra.Set("result", result);
   hit.extra.Set("fingerprint", HexEncode(*call.fingerprint));
   if (output_digest) hit.extra.Set("output_digest", HexEncode(*output_digest));

@@ -10,6 +10,8 @@
 
 #include "gateway/backend.h"
 #include "gateway/http.h"
+#include "gateway/in_force.h"
+#include "gateway/limits.h"
 #include "gateway/transcript.h"
 #include "gateway/wire/answer.h"
 #include "gateway/wire/openai.h"
@@ -27,6 +29,10 @@ struct CacheControl {
 };
 CacheControl ParseCacheControl(std::string_view header);
 
+// Takes out of an entry what the policy does not let be kept, and says so in its record. The
+// entries below are redacted already. streamed: the response is an event stream.
+void Redact(const Redactor& redactor, bool streamed, store::AppendRequest& entry);
+
 // Grows from step to step of pipeline.cc; what a step has not reached is empty. Outlives the HTTP
 // request that it came with, since its run may.
 struct Call {
@@ -40,8 +46,10 @@ struct Call {
   Principal principal;
   int64_t received_micros = 0;
   CacheControl cache;
-  std::string manifest;       // digest in hex
-  std::string policy_digest;  // in hex
+  std::weak_ptr<Ticket> ticket;             // of the caller's limits; lives as long as the request
+  Headers limit_headers;                    // x-ratelimit-*, for the answer
+  std::string manifest;                     // digest in hex
+  std::shared_ptr<const InForce> in_force;  // what it began under
   // Decode, decide
   std::shared_ptr<const Backend> backend;        // that answers
   std::shared_ptr<const Backend> first_backend;  // that was asked first: the same, or one whose
@@ -59,6 +67,9 @@ struct Call {
   // Whether an answer to an equal request may be this one's: by what the request is, and by policy.
   bool MayReuse() const;
 };
+
+// The configured id of the upstream that answers, or "": the embedded engine.
+std::string UpstreamOf(const PreparedRequest& prepared);
 
 // The form that a request asks for, and the one that a record keeps (nothing where it keeps none).
 AnswerForm FormOf(const GenerationRequest& request);

@@ -27,12 +27,22 @@ void AppendText(std::string& out, std::string_view text) {
   out += text;
 }
 
+// Of an identity, only who answered: the fingerprint is known.
+json::Value UpstreamNameOf(const PreparedRequest& prepared) {
+  json::Value identity = json::Value::MakeObject();
+  const json::Value* upstream = prepared.identity().Find("upstream");
+  if (upstream) identity.Set("upstream", *upstream);
+  return identity;
+}
+
 // What a hit needs to know of a prepared request.
 class Remembered : public PreparedRequest {
  public:
   explicit Remembered(const PreparedRequest& from)
       : reuse_(from.reuse()),
         external_(from.external()),
+        requests_usage_(from.requests_usage()),
+        identity_(UpstreamNameOf(from)),
         system_fingerprint_(from.system_fingerprint()),
         choices_(from.choices()),
         prompt_tokens_(from.prompt_tokens()),
@@ -43,8 +53,9 @@ class Remembered : public PreparedRequest {
 
   Reuse reuse() const override { return reuse_; }
   bool external() const override { return external_; }
+  bool requests_usage() const override { return requests_usage_; }
   bool timeless() const override { return true; }
-  const json::Value& identity() const override { CHECK(false); }
+  const json::Value& identity() const override { return identity_; }
   std::string system_fingerprint() const override { return system_fingerprint_; }
   uint32_t choices() const override { return choices_; }
   uint32_t prompt_tokens() const override { return prompt_tokens_; }
@@ -63,7 +74,8 @@ class Remembered : public PreparedRequest {
 
  private:
   const Reuse reuse_;
-  const bool external_;
+  const bool external_, requests_usage_;
+  const json::Value identity_;
   const std::string system_fingerprint_;
   const uint32_t choices_, prompt_tokens_;
   const json::Value parameters_, description_;
@@ -97,12 +109,15 @@ Digest RequestMemo::KeyOf(Endpoint endpoint, const Request& http) {
   return Sha256(text);
 }
 
-std::shared_ptr<const Call> RequestMemo::Find(const Digest& key, const Principal& principal) {
+std::shared_ptr<const Call> RequestMemo::Find(const Digest& key, const Call& call) {
   std::lock_guard lock(mutex_);
   const auto found = by_key_.find(key);
   if (found == by_key_.end()) return nullptr;
-  // Held, so that no other grant can stand at its address.
-  if (found->second->call->principal.grant != principal.grant) return nullptr;
+  // Both are held, so that nothing else can stand at their addresses.
+  const Call& known = *found->second->call;
+  if (known.in_force != call.in_force || known.principal.grant != call.principal.grant) {
+    return nullptr;
+  }
   held_.splice(held_.begin(), held_, found->second);
   return found->second->call;
 }
@@ -113,6 +128,7 @@ void RequestMemo::Remember(const Digest& key, const Call& call) {
   auto known = std::make_shared<Call>();
   known->endpoint = call.endpoint;
   known->principal.grant = call.principal.grant;
+  known->in_force = call.in_force;
   known->cache = call.cache;
   known->decision = call.decision;
   known->decision.request = {};

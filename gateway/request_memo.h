@@ -2,11 +2,11 @@
 // need not be parsed, rendered, tokenised and canonicalised again to find its fingerprint.
 //
 // Equal means: the same endpoint, principal, path, query, body, and headers but for those that
-// never count. The configuration is that of the memo's owner: with another one comes another memo.
-// What read the clock is not remembered (PreparedRequest::timeless); what depends on time (the age
-// of a hit, limits, the store) is decided anew for each request. A memo holds no prompt and no
-// answer: fingerprints, names, and how the answer is to be sent. Bounded by bytes; the least
-// recently used go first. Any thread may call anything here.
+// never count, under the same configuration and grant (in_force.h, auth.h). What read the clock is
+// not remembered (PreparedRequest::timeless); what depends on time (the age of a hit, limits, the
+// store) is decided anew for each request. A memo holds no prompt and no answer: fingerprints,
+// names, and how the answer is to be sent. Bounded by bytes; the least recently used go first. Any
+// thread may call anything here.
 #pragma once
 
 #include <cstdint>
@@ -29,9 +29,9 @@ class RequestMemo {
   // SHA-256 over everything of `http` that preparing it may depend on.
   static Digest KeyOf(Endpoint endpoint, const Request& http);
 
-  // What an equal request of a principal with the same grant came to, or null. It can serve a hit,
-  // and cannot run.
-  std::shared_ptr<const Call> Find(const Digest& key, const Principal& principal);
+  // What an equal request came to, under the configuration and grant that `call`, just accepted,
+  // has too; or null. It can serve a hit, and cannot run.
+  std::shared_ptr<const Call> Find(const Digest& key, const Call& call);
 
   // Remembers what `call`, a hit, came to. What cannot be remembered is not.
   void Remember(const Digest& key, const Call& call);

@@ -6,6 +6,7 @@
 #include "base/crypto.h"
 #include "base/log.h"
 #include "gateway/metrics.h"
+#include "gateway/reproducibility.h"
 #include "gateway/wire/reply_convert.h"
 
 namespace verbatim::gateway {
@@ -83,8 +84,12 @@ Result<Verification> LoadRecorded(const store::Ledger& ledger, uint64_t entry,
   return v;
 }
 
-Verifier::Verifier(store::Ledger* ledger, Metrics* metrics, size_t queue_limit)
-    : ledger_(ledger), metrics_(metrics), queue_limit_(queue_limit), thread_([this] { Work(); }) {}
+Verifier::Verifier(store::Ledger* ledger, Metrics* metrics, size_t queue_limit, OnCompared compared)
+    : ledger_(ledger),
+      metrics_(metrics),
+      queue_limit_(queue_limit),
+      on_compared_(std::move(compared)),
+      thread_([this] { Work(); }) {}
 
 Verifier::~Verifier() { Stop(); }
 
@@ -219,15 +224,10 @@ void Verifier::Compare(const Verification& v, const Transcript& again) {
   entry.record.fingerprint = v.call->fingerprint;
   entry.record.seed = v.call->seed;
   if (!again.reply) entry.record.chain_heads = again.trace.Chains();
-  if (const json::Value* upstream = prepared.identity().Find("upstream")) {
-    entry.detail = json::Value::MakeObject();
-    entry.detail.Set("upstream", *upstream);
-    entry.record.extra = json::Value::MakeObject();
-    entry.record.extra.Set("model", v.call->request.model);
-  }
+  const std::string upstream = UpstreamOf(prepared);
+  SetOrigin(entry.detail, upstream, v.call->request.model);
   if (difference) {
     entry.outcome = difference->what;
-    if (!entry.detail.is_object()) entry.detail = json::Value::MakeObject();
     if (!again.reply) {
       entry.detail.Set("choice", static_cast<uint64_t>(difference->choice));
       entry.detail.Set("step", difference->step);
@@ -243,12 +243,14 @@ void Verifier::Compare(const Verification& v, const Transcript& again) {
                           : " first at step " + std::to_string(difference->step) + " of choice " +
                                 std::to_string(difference->choice)));
   }
+  Redact(v.call->in_force->redactor, again.reply && again.reply->streamed, entry);
   auto appended = ledger_->Append(std::move(entry));
   if (!appended.ok()) {
     LogError("the verification of entry " + std::to_string(v.entry) +
              " could not be recorded: " + appended.error().message);
   }
   metrics_->CountVerification(difference ? "diverged" : "equal");
+  if (on_compared_) on_compared_(upstream, v.call->request.model, !difference);
 }
 
 }  // namespace verbatim::gateway

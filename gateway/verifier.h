@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -44,8 +45,11 @@ Result<Verification> LoadRecorded(const store::Ledger& ledger, uint64_t entry,
 
 class Verifier {
  public:
-  // Both outlive the verifier.
-  Verifier(store::Ledger* ledger, Metrics* metrics, size_t queue_limit);
+  // Where the answer came from ("" the embedded engine), its model, and how it came out.
+  using OnCompared =
+      std::function<void(std::string_view upstream, std::string_view model, bool equal)>;
+  // Ledger and metrics outlive the verifier.
+  Verifier(store::Ledger* ledger, Metrics* metrics, size_t queue_limit, OnCompared compared = {});
   ~Verifier();  // Stop
   Verifier(const Verifier&) = delete;
   Verifier& operator=(const Verifier&) = delete;
@@ -67,6 +71,7 @@ class Verifier {
   store::Ledger* const ledger_;
   Metrics* const metrics_;
   const size_t queue_limit_;
+  const OnCompared on_compared_;
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::deque<Verification> queue_;

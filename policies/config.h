@@ -40,6 +40,7 @@ struct ServerConfig {
   uint64_t header_count = 100;
   uint64_t body_bytes = 8 << 20;
   uint64_t connections = 8192;
+  uint64_t hit_memory_bytes = 64 << 20;  // results and requests that are held for hits; 0: none
   // Timeouts
   uint64_t header_ms = 10'000;
   uint64_t body_ms = 60'000;

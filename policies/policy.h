@@ -88,6 +88,9 @@ struct Policy {
   uint64_t retention_seconds = 0;  // kept in records; 0: no end
   Limits limits;
   std::vector<RedactRule> redact;  // in this order
+  // The upstream to which everything under /v1 goes that is no endpoint of ours, unrecorded; "":
+  // nothing does.
+  std::string pass_through;
 };
 
 // The effective policy, every field written out, and the SHA-256 of its canonical form: the digest

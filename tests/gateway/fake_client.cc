@@ -107,9 +107,10 @@ std::string FakeSink::header(std::string_view name) const {
   return "";
 }
 
-Harness::Harness(policies::Policy policy, std::string locked)
+Harness::Harness(policies::Policy policy, std::string locked, uint64_t hit_memory_bytes)
     : policy_(std::move(policy)),
       locked_(std::move(locked)),
+      hit_memory_bytes_(hit_memory_bytes),
       folder_(testing::TempDir() + "/pipeline_" + HexEncode(RandomBytes(8))) {
   Open(std::make_unique<store::KvMemory>(), "avx512");
 }
@@ -139,19 +140,24 @@ void Harness::Open(std::unique_ptr<store::KvMemory> memory, const std::string& i
   ledger = *std::move(opened);
   metrics = std::make_unique<Metrics>();
   PipelineOptions pipeline_options;
-  pipeline_options.policy = std::make_shared<const policies::Policy>(policy_);
+  pipeline_options.in_force.policy = policy_;
   pipeline_options.ledger = ledger.get();
   pipeline_options.metrics = metrics.get();
-  pipeline_options.catalog.AddModel({"m", std::make_shared<FakeBackend>(script), 1});
-  manifest_ = MakeManifest({{"m", pipeline_options.catalog.models()[0].backend->Describe()}});
+  pipeline_options.in_force.catalog.AddModel({"m", std::make_shared<FakeBackend>(script), 1});
+  manifest_ = MakeManifest({{"m", pipeline_options.in_force.catalog.Find("m")->Describe()}});
   pipeline_options.manifest = &manifest_;
-  pipeline_options.locked = locked_;
+  pipeline_options.hit_memory_bytes = hit_memory_bytes_;
+  pipeline_options.in_force.locked = locked_;
   pipeline = std::make_unique<Pipeline>(std::move(pipeline_options));
   router_ = Router();
   pipeline->AddRoutes(router_);
-  AddOperatorRoutes(router_, {ledger.get(), &manifest_, metrics.get(),
-                              [this] { return pipeline->Serving() ? "" : "locked"; },
-                              [this] { return pipeline->Overload(); }});
+  OperatorApiOptions operators;
+  operators.ledger = ledger.get();
+  operators.manifest = &manifest_;
+  operators.metrics = metrics.get();
+  operators.not_serving = [this] { return pipeline->NotServing(); };
+  operators.not_ready = [this] { return pipeline->Overload(); };
+  AddOperatorRoutes(router_, std::move(operators));
 }
 
 void Harness::Close() {

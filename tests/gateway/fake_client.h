@@ -43,6 +43,7 @@ class FakeSink : public ResponseSink {
 
   int status() const { return Locked(status_); }
   std::string header(std::string_view name) const;  // any case
+  Headers headers() const { return Locked(headers_); }
   std::string body() const { return Locked(body_); }
   bool finished() const { return Locked(finished_); }  // whole, or the terminating chunk
   bool aborted() const { return Locked(aborted_); }
@@ -87,7 +88,9 @@ struct Ask {
 
 class Harness {
  public:
-  explicit Harness(policies::Policy policy = {}, std::string locked = "");
+  // hit_memory_bytes: of PipelineOptions.
+  explicit Harness(policies::Policy policy = {}, std::string locked = "",
+                   uint64_t hit_memory_bytes = uint64_t{1} << 20);
   ~Harness();
 
   Exchange Start(const Ask& ask);
@@ -112,6 +115,7 @@ class Harness {
 
   policies::Policy policy_;
   std::string locked_;
+  uint64_t hit_memory_bytes_;
   std::string folder_;
   Manifest manifest_;
   Router router_;

@@ -348,7 +348,7 @@ TEST(Pipeline, EveryRefusalLeavesAnEntry) {
 
 TEST(Pipeline, SoftwareLockRefusesAndSaysSo) {
   Harness h({}, "rocksdb 9 is pinned, 7 runs");
-  EXPECT_FALSE(h.pipeline->Serving());
+  EXPECT_NE(h.pipeline->NotServing(), "");
   EXPECT_TRUE(h.pipeline->RecordConfiguration().ok());
   auto sink = h.Do(Chat());
   EXPECT_EQ(sink->status(), 503);

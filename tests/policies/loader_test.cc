@@ -41,6 +41,7 @@ software_lock:
 verify: {rate: 0.25}
 hits: {strict: true, sampled: true, max_age_seconds: 9, finish_reasons: [stop]}
 retention: {seconds: 60}
+pass_through: other
 limits:
   body_bytes: 1
   prompt_bytes: 2
@@ -60,6 +61,7 @@ redact:
       R"("key":{"manifest":true,"namespace":"subject","policy":true,"secret":"env:KEY",)"
       R"("software":["build.version","libraries.rocksdb"]},)"
       R"("limits":{"body_bytes":1,"max_tokens":4,"messages":3,"prompt_bytes":2},"mode":"verify",)"
+      R"("pass_through":"other",)"
       R"("redact":[{"name":"","pattern":"email","pointer":"/messages/*/content","regex":"",)"
       R"("replace":"[REDACTED]"},{"name":"case","pattern":"","pointer":"","regex":"C-\\d+",)"
       R"("replace":"[CASE]"}],)"
