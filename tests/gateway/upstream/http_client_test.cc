@@ -367,11 +367,11 @@ TEST(HttpClient, TimeLimits) {
          co_await peer.Write(kStream);
          for (int i = 0; i < 6; ++i) {
            co_await peer.Write(Chunk("x"));
-           co_await peer.Sleep(20);
+           co_await peer.Sleep(60);
          }
          co_await peer.WaitForEnd();
        },
-       [](auto& o) { o.idle_ms = 80; }, true, "xxxxxx"},
+       [](auto& o) { o.idle_ms = 300; }, true, "xxxxxx"},
       {"idle_timeout",
        [](Peer& peer) -> asio::awaitable<void> {
          co_await peer.Write(kStream);
