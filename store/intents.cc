@@ -66,6 +66,11 @@ Result<PreparedAppend> InterruptedEntry(const Reader& reader, const OpenIntent& 
   }
   if (!request.record.extra.is_object()) request.record.extra = json::Value::MakeObject();
   request.record.extra.Set("intent", std::move(about));
+  // An intent leaves the receipt to its end, and names the request beside its record's own id.
+  const json::Value* id = request.record.extra.Find("request_id");
+  if (request.record.request_id.empty() && id && id->is_string()) {
+    request.record.request_id = id->as_string();
+  }
   Result<PreparedAppend> prepared = PrepareAppend(std::move(request), std::move(done));
   if (prepared.ok()) prepared->pseudonym = PseudonymText(intent.pseudonym);
   return prepared;
