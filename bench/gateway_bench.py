@@ -84,9 +84,10 @@ class Bench:
         (folder / "html").mkdir(parents=True)
         (folder / "html" / "body").write_bytes(b"x" * body_bytes)
         port = free_port()
+        user = "user root;" if os.geteuid() == 0 else ""  # the folder is ours alone
         (folder / "nginx.conf").write_text(
             f"""
-daemon off; pid {folder}/pid; error_log stderr crit; worker_processes auto;
+{user} daemon off; pid {folder}/pid; error_log stderr crit; worker_processes auto;
 events {{ worker_connections 1024; }}
 http {{
   access_log off; keepalive_requests 1000000000; sendfile on; tcp_nodelay on;
@@ -118,7 +119,7 @@ upstreams:
     kind: openai
     url: http://127.0.0.1:{upstream_port}/v1
     models: [{MODEL}]
-    credentials: none
+    credentials: {{from: none}}
 {more}"""
         )
         errors = open(self.folder / "gateway.log", "w")
