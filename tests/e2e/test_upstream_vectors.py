@@ -293,3 +293,17 @@ def test_failures_before_the_answer_are_tried_again(gateway, upstream):
     sent = upstream.seen(body["model"])
     assert sent[0].body == sent[2].body, "equal requests go out as equal bytes"
     assert ask(gateway, recording, body).cache == "hit"
+
+
+@pytest.mark.parametrize("recording", **names(STREAMED))
+def test_every_call_has_its_entry_with_what_it_used(gateway, recording):
+    """Also the ones that were no complete answer, under their own kind and with the reason."""
+    answer = ask(gateway, recording, request_for(recording, "random.ledger"))
+    receipt = gateway.ask("GET", f"/verbatim/v1/receipts/{answer.headers['x-request-id']}").json
+    entry = gateway.ask("GET", f"/verbatim/v1/entries/{receipt['entry']}").json
+    assert receipt["kind"] == ("generated" if recording.cacheable else "failed")
+    assert bool(entry["record"].get("serves_hits")) == recording.cacheable
+    assert ("incomplete" in entry["record"]["extra"]) == (not recording.cacheable)
+    reported = entry["record"]["usage"].get("reported", {})
+    for name, value in (recording.assembled.get("usage") or {}).items():
+        assert reported[name] == value
