@@ -10,13 +10,7 @@ namespace verbatim::policies {
 namespace {
 
 constexpr std::string_view kReloaded[] = {
-    "access",
-    "log.level",
-    "server.access_log",
-    "server.generate_traceparent",
-    "tenants",
-    "server.timeouts.drain_ms",
-    "upstreams",
+    "access", "log.level", "server.access_log", "tenants", "server.timeouts.drain_ms", "upstreams",
 };
 
 bool IsReloaded(const std::string& path) {

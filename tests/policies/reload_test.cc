@@ -24,7 +24,7 @@ TEST(Reload, NamesEveryFieldThatOnlyARestartChanges) {
       {"policy.verify.rate", true, [](Config& c) { c.policy.verify_rate = 0.5; }},
       {"upstreams", true, [](Config& c) { c.upstreams["a"].url = "https://a.example/v1"; }},
       {"server.access_log", true, [](Config& c) { c.server.access_log = "stderr"; }},
-      {"server.generate_traceparent", true,
+      {"server.generate_traceparent", false,
        [](Config& c) { c.server.generate_traceparent = true; }},
       {"server.timeouts.drain_ms", true, [](Config& c) { c.server.drain_ms = 1; }},
       {"log.level", true, [](Config& c) { c.log_level = "error"; }},
