@@ -12,6 +12,7 @@
 #include "gateway/engine_backend.h"
 #include "gateway/fingerprint.h"
 #include "gateway/manifest.h"
+#include "gateway/upstream/upstream_backend.h"
 #include "gateway/wire/openai.h"
 #include "policies/loader.h"
 
@@ -23,7 +24,8 @@ using gateway::HttpError;
 struct Flags {
   std::string file, endpoint = "/v1/chat/completions", tenant = "default", subject = "anonymous";
   std::string config, other;
-  std::vector<std::string> models;
+  std::vector<std::string> models, headers;
+  std::string query;
   bool json = false;
 };
 
@@ -58,10 +60,10 @@ class Backends {
  public:
   explicit Backends(const policies::Config& config) : config_(config) {}
 
-  // Null where the configuration has no model of that name.
+  // Null where the configuration has no model of that name, nor an upstream for it.
   const gateway::Backend* Find(const std::string& name) {
     const auto model = config_.models.find(name);
-    if (model == config_.models.end()) return nullptr;
+    if (model == config_.models.end()) return FindUpstream(name);
     auto& backend = loaded_[name];
     if (backend) return backend.get();
     engine::EngineOptions options;
@@ -76,6 +78,23 @@ class Backends {
     if (!loaded.ok()) Fail("model " + name + ": " + loaded.error().message, 2);
     backend = std::make_unique<gateway::EngineBackend>(
         std::shared_ptr<engine::Engine>(*std::move(loaded)));
+    return backend.get();
+  }
+
+  // Nothing is asked of it, so it needs no secret.
+  const gateway::Backend* FindUpstream(const std::string& name) {
+    const std::string id = policies::UpstreamFor(config_.upstreams, name);
+    if (id.empty()) return nullptr;
+    auto& backend = upstreams_[id];
+    if (backend) return backend.get();
+    policies::UpstreamConfig upstream = config_.upstreams.at(id);
+    upstream.credentials = {};
+    std::erase_if(upstream.headers.add, [](const auto& header) {
+      return header.second.starts_with("env:") || header.second.starts_with("file:");
+    });
+    auto made = gateway::MakeUpstream(id, upstream, {.pool = &pool_});
+    if (!made.ok()) Fail(made.error().message, 2);
+    backend = *std::move(made);
     return backend.get();
   }
 
@@ -97,7 +116,8 @@ class Backends {
 
  private:
   const policies::Config& config_;
-  std::map<std::string, std::unique_ptr<gateway::Backend>> loaded_;
+  gateway::UpstreamPool pool_{1};
+  std::map<std::string, std::unique_ptr<gateway::Backend>> loaded_, upstreams_;
 };
 
 template <typename T>
@@ -113,6 +133,19 @@ bool Given(const json::Value& body, const char* field) {
   return v != nullptr && !v->is_null();
 }
 
+// "Name: value", as a request has it.
+std::pair<std::string, std::string> ParseHeader(const std::string& text) {
+  const size_t colon = text.find(':');
+  if (colon == std::string::npos || colon == 0)
+    Fail("--header '" + text + "' must be NAME: VALUE", 2);
+  std::string name = text.substr(0, colon);
+  for (char& c : name) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  const size_t begin = text.find_first_not_of(' ', colon + 1);
+  return {std::move(name), begin == std::string::npos ? "" : text.substr(begin)};
+}
+
 // The steps of gateway/pipeline.cc up to the fingerprint.
 gateway::Envelope MakeEnvelope(const Flags& flags, const std::string& file,
                                const policies::Config& config, Backends& backends) {
@@ -120,19 +153,31 @@ gateway::Envelope MakeEnvelope(const Flags& flags, const std::string& file,
   const auto text = ReadWhole(file);
   if (!text.ok()) Fail(text.error().message, 2);
   const json::Value body = OrFail(file, gateway::ParseBody(*text));
-  OrFail(file, gateway::Decode(endpoint, body));
+  const json::Value* model = body.Find("model");
+  const gateway::Backend* backend =
+      model && model->is_string() ? backends.Find(model->as_string()) : nullptr;
+  const auto decode = [&](const json::Value& request) {
+    return OrFail(
+        file, backend ? backend->Decode(endpoint, request) : gateway::Decode(endpoint, request));
+  };
+  decode(body);
   policies::Decision decision = policies::Decide(
       config.policy, {flags.tenant, flags.subject, "none"}, flags.endpoint, body, text->size());
   if (decision.refusal) Fail(file + ": " + decision.refusal->message, 1);
-  const auto request = OrFail(file, gateway::Decode(endpoint, decision.request));
+  const gateway::GenerationRequest request = decode(decision.request);
 
   gateway::Envelope envelope{
       std::move(decision.name_space), flags.endpoint, std::move(decision.request), {}, {}};
-  if (const gateway::Backend* backend = backends.Find(request.model)) {
+  if (backend) {
     const bool open = !Given(body, "max_tokens") && !Given(body, "max_completion_tokens") &&
                       !Given(body, "max_output_tokens");
-    auto prepared = OrFail(
-        file, backend->Prepare(request, {.clock_micros = NowMicros(), .length_is_open = open}));
+    gateway::Headers headers;
+    for (const std::string& header : flags.headers) headers.push_back(ParseHeader(header));
+    auto prepared = OrFail(file, backend->Prepare(request, {.clock_micros = NowMicros(),
+                                                            .length_is_open = open,
+                                                            .headers = &headers,
+                                                            .query = flags.query,
+                                                            .body = *text}));
     envelope.identity = prepared->identity();
   } else {
     Note("no model '" + request.model +
@@ -212,6 +257,11 @@ void AddFingerprint(CLI::App& app) {
       ->type_name("FILE");
   command->add_option("--model", flags->models, "A model by the name in the request; repeatable")
       ->type_name("NAME=FILE");
+  command
+      ->add_option("--header", flags->headers, "A header of the request, for upstreams; repeatable")
+      ->type_name("'NAME: VALUE'");
+  command->add_option("--query", flags->query, "The request's query, for upstreams")
+      ->type_name("TEXT");
   command->add_option("--explain", flags->other, "Another request: which fields differ?")
       ->type_name("FILE");
   command->add_flag("--json", flags->json, "Print one JSON object, with the whole envelope");
