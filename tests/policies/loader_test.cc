@@ -94,7 +94,8 @@ TEST(Loader, PolicyErrors) {
   };
   const Case cases[] = {
       {"mode: record\nmoode: x\n",
-       "p.yaml:2: moode: unknown key; allowed: mode, enforce, key, software_lock, verify, hits, "
+       "p.yaml:2: moode: unknown key; allowed: mode, enforce, key, software_lock, verify, "
+       "pass_through, hits, "
        "retention, limits, redact"},
       {"mode: recording\n",
        "p.yaml:1: mode: recording is not allowed here; allowed: record, observe, replay, verify, "
@@ -168,7 +169,7 @@ TEST(Loader, PolicyErrors) {
       {"mode: \xff\n", "p.yaml:1: not valid UTF-8"},
       {"- mode\n",
        "p.yaml:1: a list is not allowed here; allowed: mode, enforce, key, software_lock, verify, "
-       "hits, retention, limits, redact"},
+       "pass_through, hits, retention, limits, redact"},
   };
   for (const Case& c : cases) EXPECT_EQ(PolicyError(c.yaml), c.want) << c.yaml;
   EXPECT_TRUE(PolicyError("mode: [record\n").starts_with("p.yaml:"));

@@ -367,7 +367,8 @@ TEST_F(IntentsTest, AKilledServersIntentsAllHaveOneEnd) {
   EXPECT_EQ(ledger->OpenIntents(), 0u);
   std::map<uint64_t, int> ends;
   for (uint64_t n = 0; n < ledger->Size(); ++n) {
-    for (const Reference& reference : ledger->Entry(n, false)->leaf.references) {
+    const Leaf leaf = ledger->Entry(n, false)->leaf;
+    for (const Reference& reference : leaf.references) {
       if (reference.relation == kIntentRelation) ++ends[reference.entry];
     }
   }
