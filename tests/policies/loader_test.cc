@@ -111,7 +111,7 @@ TEST(Loader, PolicyErrors) {
       {"verify:\n", "p.yaml:1: verify: nothing is not allowed here; allowed: rate"},
       {"verify.rate: 1\n",
        "p.yaml:1: verify.rate: unknown key; allowed: mode, enforce, key, software_lock, verify, "
-       "hits, "
+       "pass_through, hits, "
        "retention, limits, redact"},
       {"hits: {strict: yes}\n",
        "p.yaml:1: hits.strict: yes is not allowed here; allowed: true, false"},
