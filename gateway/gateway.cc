@@ -344,21 +344,23 @@ Status GatewayImpl::Reload(const Result<policies::Config>& next) {
   return status;
 }
 
-// Everything that can be wrong is found before anything is changed.
+// Everything that can be wrong is found before anything is changed; the entry comes first.
 Status GatewayImpl::TakeOver(const policies::Config& next) {
   if (Status s = policies::CheckReload(config_, next); !s.ok()) return s;
   Result<InForce> in_force = MakeInForce(next);
   if (!in_force.ok()) return in_force.error();
-  const std::string locked = in_force->locked;
   if (Result<AccessRules> rules = LoadAccess(next); !rules.ok()) return rules.error();
+  const std::string& log = next.server.access_log;
+  if (auto opened = AccessLog::Open(log); !opened.ok()) return opened.error();
   if (Status s = server_->ReloadTls(); !s.ok()) return s;
-  if (Status s = access_log_->Reopen(next.server.access_log); !s.ok()) return s;
-  if (Status s = access_watch_->Replace(next); !s.ok()) return s;
   if (Status s = pipeline_->Replace(std::move(in_force).value()); !s.ok()) return s;
   limiter_->Replace(next.tenants);
   SetMetricNames(next);
   SetLogLevel(LevelOf(next.log_level));
   config_ = next;
+  // What changed on the disk since it was looked at, a moment ago.
+  if (Status s = access_log_->Reopen(log); !s.ok()) LogError("access log: " + s.error().message);
+  if (Status s = access_watch_->Replace(next); !s.ok()) LogError(s.error().message);
   return Status();
 }
 

@@ -68,12 +68,18 @@ bool ServesHits(const Call& call) {
   return mode == Mode::kRecord || mode == Mode::kReplay || mode == Mode::kVerify;
 }
 
-bool Fresh(const Call& call, const store::StoredResult& hit) {
-  const auto age =
-      static_cast<uint64_t>(std::max<int64_t>(0, NowMicros() - hit.leaf.time) / 1'000'000);
+uint64_t AgeSeconds(const store::StoredResult& hit) {
+  return static_cast<uint64_t>(std::max<int64_t>(0, NowMicros() - hit.leaf.time) / 1'000'000);
+}
+
+// Too old for the policy: what is run now takes its place.
+bool Expired(const Call& call, const store::StoredResult& hit) {
   const uint64_t bound = call.decision.hits.max_age_seconds;
-  if (bound > 0 && age > bound && call.prepared->external()) return false;
-  return !call.cache.max_age || age <= *call.cache.max_age;
+  return bound > 0 && call.prepared->external() && AgeSeconds(hit) > bound;
+}
+
+bool Fresh(const Call& call, const store::StoredResult& hit) {
+  return !Expired(call, hit) && (!call.cache.max_age || AgeSeconds(hit) <= *call.cache.max_age);
 }
 
 }  // namespace
@@ -108,7 +114,8 @@ struct Pipeline::State {
   asio::awaitable<Ended> Run(std::shared_ptr<Flight> flight);
   asio::awaitable<RunEnd> RunOnce(const Call& call, std::shared_ptr<Flight> flight);
   std::shared_ptr<const Call> StandIn(const Call& call, size_t& next) const;
-  asio::awaitable<Settled> Commit(const Flight& flight, Ended ended);
+  asio::awaitable<Settled> Commit(const Flight& flight, Ended ended,
+                                  std::optional<uint64_t> renews);
   void Sample(const Flight& flight, const Settled& settled, std::optional<uint64_t> compare_with);
 
   template <typename F>
@@ -203,7 +210,7 @@ asio::awaitable<void> Pipeline::State::Generate(Endpoint endpoint, const Request
   for (bool alone = false;;) {
     // 5. Look up.
     const uint64_t epoch = in_flight.Epoch();
-    std::optional<uint64_t> compare_with;
+    std::optional<uint64_t> compare_with, renews;
     if (ServesHits(*call)) {
       auto hit = results.Lookup(call->decision.name_space, *call->fingerprint);
       if (!hit.ok()) {
@@ -211,6 +218,7 @@ asio::awaitable<void> Pipeline::State::Generate(Endpoint endpoint, const Request
         co_return co_await answerer.Refuse(*call, Kind::kFailed, failed, sink, outcome);
       }
       if (*hit && call->cache.no_cache) compare_with = (*hit)->entry;
+      if (*hit && Expired(*call, **hit)) renews = (*hit)->entry;
       if (*hit && !call->cache.no_cache && Fresh(*call, **hit)) {
         Remember(memo_key, *call);
         const bool served = co_await answerer.ServeHit(call, *hit, sink, outcome);
@@ -230,13 +238,13 @@ asio::awaitable<void> Pipeline::State::Generate(Endpoint endpoint, const Request
     if (!seat) continue;
     if (seat->leads()) {
       // The rest is the leader's, and goes on without this client while anyone waits.
-      auto lead = [this, key, compare_with, ticket,
+      auto lead = [this, key, compare_with, renews, ticket,
                    flight = seat->flight()]() -> asio::awaitable<void> {
         // 7. Run: events reach everyone who waits as they come; the last one is held back.
         Ended ended = co_await Run(flight);
 
         // 8. Commit: record, leaf and tree state; then the rest of the answer may leave.
-        Settled settled = co_await Commit(*flight, std::move(ended));
+        Settled settled = co_await Commit(*flight, std::move(ended), renews);
         ticket->Settle(settled.prompt_tokens + settled.output_tokens, NowMicros());
         in_flight.Finish(key, flight, settled);
 
@@ -430,6 +438,7 @@ asio::awaitable<Ended> Pipeline::State::Run(std::shared_ptr<Flight> flight) {
     std::shared_ptr<const Call> other = StandIn(*call, next);
     if (!other) break;
     tried.Append(ended.end.report);
+    metrics.CountFallback(UpstreamOf(*call->prepared), UpstreamOf(*other->prepared));
     flight->Retry(other);
     call = std::move(other);
   }
@@ -478,7 +487,8 @@ std::shared_ptr<const Call> Pipeline::State::StandIn(const Call& call, size_t& n
   return nullptr;
 }
 
-asio::awaitable<Settled> Pipeline::State::Commit(const Flight& flight, Ended ended) {
+asio::awaitable<Settled> Pipeline::State::Commit(const Flight& flight, Ended ended,
+                                                 std::optional<uint64_t> renews) {
   const std::shared_ptr<const Call> call = flight.call();
   const RunEnd& end = ended.end;
   Settled settled;
@@ -501,6 +511,8 @@ asio::awaitable<Settled> Pipeline::State::Commit(const Flight& flight, Ended end
     AddReport(entry, end);
   }
   entry.closes_intent = ended.intent;
+  // A fallback's answer has another fingerprint.
+  if (entry.record.serves_hits && call->backend == call->first_backend) entry.renews = renews;
 
   const int64_t began = MonotonicMicros();
   auto appended = co_await answerer.Append(std::move(entry));
@@ -508,6 +520,7 @@ asio::awaitable<Settled> Pipeline::State::Commit(const Flight& flight, Ended end
   if (!appended.ok()) {
     settled.error = RecordingFailed();
   } else if (answered) {
+    if (renews && appended->serves_hits) results.Forget(*renews);
     settled.committed = true;
     settled.complete = complete;
     settled.broken = end.broken;

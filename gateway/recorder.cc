@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "gateway/fingerprint.h"
+#include "gateway/upstream/header_rules.h"
 
 namespace verbatim::gateway {
 
@@ -57,13 +58,6 @@ json::Value Object(std::initializer_list<std::pair<const char*, json::Value>> me
 
 json::Value Usage(uint64_t prompt, uint64_t completion) {
   return Object({{"prompt_tokens", prompt}, {"completion_tokens", completion}});
-}
-
-// Of a reply's headers those that say something of the moment it was given in, and not of the
-// answer.
-bool IsOfTheMoment(std::string_view name) {
-  return name.starts_with("x-ratelimit-") || name.starts_with("anthropic-ratelimit-") ||
-         name.starts_with("retry-after") || name == "x-should-retry";
 }
 
 bool MayServeHits(const Call& call, const ReplyHead& reply, const RunEnd& end) {

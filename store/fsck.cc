@@ -294,7 +294,7 @@ class Checker {
       if (!first.ok()) return Note("index", entry, first.error());
       if (!*first) {
         Find("index", entry, "it serves hits, but the index does not hold its fingerprint");
-      } else if (**first > entry) {
+      } else if (**first > entry && !Renews(**first)) {
         Find("index", entry,
              "the index names entry " + std::to_string(**first) +
                  " for its fingerprint, and this one was first");
@@ -392,6 +392,12 @@ class Checker {
       Find("index", *entry, "the index names it for a fingerprint that is not its own");
     }
     return {};
+  }
+
+  // Whether the entry took the place of an earlier result that had grown too old.
+  bool Renews(uint64_t entry) const {
+    const std::optional<Record> record = RecordOf(entry);
+    return record && record->extra.Find("renews") != nullptr;
   }
 
   // Nothing where it is erased, or damaged: CheckEntries names that.

@@ -62,6 +62,9 @@ struct AppendRequest {
   std::string outcome = "ok";
   std::vector<Reference> references;
   json::Value detail;  // leaf: public facts only
+  // With record.serves_hits: the entry whose place as the result this one takes, where that one
+  // still has it (it grew too old for the policy). Kept in record.extra as "renews".
+  std::optional<uint64_t> renews;
   // Kind::kIntent has it, no other kind has. Appended.entry is the intent's number.
   bool opens_intent = false;
   // The intent that this entry ends: makes the reference {"intent", N} and takes N from the open
@@ -169,7 +172,8 @@ class Ledger {
   // Many that are not strict, in one unsynced write: a status for each. Returns as soon.
   std::vector<Status> RecordHits(std::span<const HitRequest> hits);
 
-  // The first complete result, decrypted and checked against its digests and commitment.
+  // The first complete result, or the one that renewed it, decrypted and checked against its digests
+  // and commitment.
   Result<std::optional<StoredResult>> Lookup(std::string_view name_space,
                                              const Digest& fingerprint) const;
 

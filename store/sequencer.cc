@@ -89,6 +89,11 @@ Result<PreparedAppend> PrepareAppend(AppendRequest request, Ledger::AppendCallba
   request.record.request_digest = DigestOf(request.request);
   request.record.output_digest = DigestOf(request.response);
   request.record.trace_digest = DigestOf(request.trace);
+  if (request.renews) {
+    json::Value& extra = request.record.extra;
+    if (!extra.is_object()) extra = json::Value::MakeObject();
+    extra.Set("renews", *request.renews);
+  }
   append.record_bytes = EncodeRecord(request.record);
   append.record_digest = Sha256(append.record_bytes);
   append.request = std::move(request);
@@ -341,11 +346,17 @@ Result<uint64_t> Sequencer::NextSequence(const Group& group, const std::string& 
   return *last + 1;
 }
 
-Result<bool> Sequencer::IsFirstResult(const Group& group, const std::string& index_key) const {
-  if (group.index.contains(index_key)) return false;
+Result<std::optional<uint64_t>> Sequencer::ResultNow(const Group& group,
+                                                     const std::string& index_key) const {
+  if (const auto at = group.index.find(index_key); at != group.index.end()) {
+    return std::optional<uint64_t>(at->second);
+  }
   Result<std::optional<std::string>> row = kv_.Get(Table::kIndex, index_key);
   if (!row.ok()) return row.error();
-  return !row->has_value();
+  if (!*row) return std::optional<uint64_t>();
+  Result<uint64_t> entry = DecodeU64(**row);
+  if (!entry.ok()) return entry.error();
+  return std::optional<uint64_t>(*entry);
 }
 
 Status Sequencer::CheckReceiptOwner(const Group& group, const std::string& request_id,
@@ -419,9 +430,9 @@ Result<Appended> Sequencer::Place(Group& group, const PreparedAppend& append) {
   std::string index_key;
   if (record.serves_hits) {
     index_key = keys_.IndexKey(record.name_space, *record.fingerprint);
-    Result<bool> first = IsFirstResult(group, index_key);
-    if (!first.ok()) return first.error();
-    appended.serves_hits = *first;
+    Result<std::optional<uint64_t>> now = ResultNow(group, index_key);
+    if (!now.ok()) return now.error();
+    appended.serves_hits = !*now || (request.renews && *now == request.renews);
   }
 
   // Nothing fails from here on.

@@ -63,7 +63,8 @@ class Sequencer {
   Status AddClockJump(Group& group);
   void AddNotSent(Group& group);
   Result<Appended> Place(Group& group, const PreparedAppend& append);
-  Result<bool> IsFirstResult(const Group& group, const std::string& index_key) const;
+  // The entry that hits of this key serve by now.
+  Result<std::optional<uint64_t>> ResultNow(const Group& group, const std::string& index_key) const;
   Status CheckReceiptOwner(const Group& group, const std::string& request_id,
                            const std::string& pseudonym) const;
   Status CheckOpenIntent(const Group& group, uint64_t intent, const std::string& pseudonym) const;
