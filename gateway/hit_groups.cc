@@ -55,9 +55,11 @@ std::pair<std::shared_ptr<HitGroups::Group>, bool> HitGroups::Open(
 
 asio::awaitable<Status> HitGroups::Record(store::HitRequest hit) {
   if (hit.strict) {
-    co_return co_await AwaitCallback<Status>([&](std::function<void(Status)> done) {
+    auto record = [&](std::function<void(Status)> done) {
       ledger_.RecordHitAsync(std::move(hit), std::move(done));
-    });
+    };
+    Status status = co_await AwaitCallback<Status>(std::move(record));
+    co_return status;
   }
   auto start = [this, &hit](auto handler) {
     const asio::any_io_executor executor = asio::get_associated_executor(handler);
