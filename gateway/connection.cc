@@ -376,6 +376,7 @@ std::string Connection::Head(int status, const Headers& headers, bool stream, si
   form.stream = stream;
   form.close = close_;
   form.length = length;
+  form.anthropic = error_form() == ErrorForm::kAnthropic;
   return ResponseHead(status, headers, form, request_.id, io_.shard().Date());
 }
 

@@ -128,10 +128,12 @@ std::string ResponseHead(int status, const Headers& headers, const ResponseForm&
   AppendField(out, "date", date);
   out.append("server: verbatim\r\n");
   if (!request_id.empty()) AppendField(out, "x-request-id", request_id);
+  if (!request_id.empty() && form.anthropic) AppendField(out, "request-id", request_id);
   bool has_type = status == 204, has_cache = !form.stream;
   const size_t place = out.size();
   for (const auto& [name, value] : headers) {
     if (!IsHttpToken(name) || IsOurs(name)) continue;
+    if (form.anthropic && EqualsIgnoringCase(name, "request-id")) continue;
     has_type = has_type || EqualsIgnoringCase(name, "content-type");
     has_cache = has_cache || EqualsIgnoringCase(name, "cache-control");
     AppendField(out, name, value);

@@ -24,6 +24,8 @@ struct ResponseForm {
   bool stream = false;  // of unknown length
   bool close = false;   // the connection ends with this answer
   size_t length = 0;    // of the body, where it is no stream
+  // The client looks for the request's id under Anthropic's name, request-id, too.
+  bool anthropic = false;
 };
 
 // Status line and fields, with the empty line. Control bytes in values become spaces, and fields

@@ -78,8 +78,11 @@ Router::Match Router::Find(std::string_view method, std::string_view raw_path) c
       return match;
     }
   }
-  bool get = false, post = false;
+  bool get = false, post = false, own = false;
   for (const Route& route : routes_) {
+    const bool tail = Looseness(route.pattern) == 2;
+    // A path with a route of its own is none of a tail's, whatever the method.
+    if (tail && own) break;
     std::vector<std::string> params;
     if (!Matches(route.pattern, raw_path, &params)) continue;
     if (Fits(route, method)) {
@@ -88,6 +91,7 @@ Router::Match Router::Find(std::string_view method, std::string_view raw_path) c
       return match;
     }
     (route.method == "GET" ? get : post) = true;
+    own = own || !tail;
   }
   if (get) match.allow = "GET, HEAD, ";
   if (post) match.allow += "POST, ";

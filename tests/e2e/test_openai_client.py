@@ -156,7 +156,7 @@ def test_malformed_bodies(gateway):
         answer = gateway.ask("POST", "/v1/chat/completions", body)
         assert answer.status == 400, (body, answer)
         assert answer.json["error"]["type"] == "invalid_request_error"
-    assert gateway.ask("POST", "/v1/embeddings", {}).status == 404
+    assert gateway.ask("POST", "/v1/none", {}).status == 404
     assert gateway.ask("GET", "/v1/chat/completions").status == 405
     form = {"content-type": "application/x-www-form-urlencoded"}
     assert gateway.ask("POST", "/v1/chat/completions", b"a=b", form).status == 415
@@ -170,3 +170,128 @@ def test_streamed_hits_have_the_same_bytes(gateway):
     assert first.headers["content-type"] == "text/event-stream; charset=utf-8"
     assert first.body == second.body
     assert first.events()[-1] == "[DONE]"
+
+
+def test_chat_stream_helper(client):
+    # Without a bound: the helper raises where the length ends an answer.
+    request = dict(model=MODEL_NAME, messages=messages("Name a river."), temperature=0)
+    with client.chat.completions.stream(**request) as stream:
+        texts = [event.delta for event in stream if event.type == "content.delta"]
+        final = stream.get_final_completion()
+    plain = client.chat.completions.create(**request)
+    assert "".join(texts) == final.choices[0].message.content == plain.choices[0].message.content
+    assert (final.id, final.created) == (plain.id, plain.created)
+
+
+def respond(text, **fields):
+    return {"model": MODEL_NAME, "input": text, "temperature": 0, "max_output_tokens": 10, **fields}
+
+
+def test_responses_plain(client):
+    response = client.responses.create(
+        **respond("What is a ledger?", instructions="Be brief.", metadata={"a": "b"}, user="u")
+    )
+    assert response.object == "response"
+    assert response.id.startswith("resp_")
+    assert response.output_text == response.output[0].content[0].text
+    assert response.output[0].id == "msg_" + response.id.removeprefix("resp_")
+    # Ten tokens were all that it might use.
+    assert response.status == response.output[0].status == "incomplete"
+    assert response.incomplete_details.reason == "max_output_tokens"
+    assert response.usage.output_tokens == 10
+    assert response.usage.total_tokens == response.usage.input_tokens + 10
+    # It repeats what was asked for.
+    assert (response.instructions, response.metadata, response.user) == ("Be brief.", {"a": "b"}, "u")
+    assert (response.temperature, response.top_p, response.max_output_tokens) == (0, 1, 10)
+
+
+@pytest.mark.parametrize("first", ["plain", "streamed"])
+def test_responses_stream_helper_gives_the_same_response(client, first):
+    # Long enough for the model to come to its end: the helper knows no other one.
+    request = respond(f"Reply with one word ({first}).", max_output_tokens=400)
+    kinds = []
+
+    def streamed():
+        with client.responses.stream(**request) as stream:
+            texts = []
+            for number, event in enumerate(stream):
+                assert event.sequence_number == number
+                kinds.append(event.type)
+                if event.type == "response.output_text.delta":
+                    texts.append(event.delta)
+                    assert event.snapshot == "".join(texts)
+            final = stream.get_final_response()
+        assert final.output_text == "".join(texts)
+        return final
+
+    def plain():
+        return client.responses.create(**request)
+
+    got = [plain(), streamed()] if first == "plain" else [streamed(), plain()]
+    assert got[0].status == "completed"
+    same = [r.to_dict() for r in got]
+    for r in same:  # the helper's own addition
+        r["output"][0]["content"][0].pop("parsed", None)
+    assert same[0] == same[1]
+    assert [k for k in kinds if k != "response.output_text.delta"] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+
+
+def test_responses_raw_stream_that_ends_by_length(client):
+    events = list(client.responses.create(stream=True, **respond("Tell me a long story.")))
+    assert [e.sequence_number for e in events] == list(range(len(events)))
+    assert events[-1].type == "response.incomplete"
+    plain = client.responses.create(**respond("Tell me a long story."))
+    assert events[-1].response == plain
+
+
+def test_responses_input_items(client):
+    turns = [("user", "My name is Ada."), ("assistant", "Hello Ada."), ("user", "Who am I?")]
+    plain = [{"role": role, "content": text} for role, text in turns]
+    parts = [
+        {
+            "type": "message",
+            "role": role,
+            "content": [
+                {"type": "output_text" if role == "assistant" else "input_text", "text": text}
+            ],
+        }
+        for role, text in turns
+    ]
+    answers = [client.responses.create(**respond(items)) for items in (plain, parts)]
+    assert answers[0].output_text == answers[1].output_text
+    # And what chat completions say to it.
+    chat_answer = client.chat.completions.create(
+        model=MODEL_NAME, messages=plain, max_tokens=10, temperature=0
+    )
+    assert chat_answer.choices[0].message.content == answers[0].output_text
+
+
+def test_responses_hits_have_the_same_bytes(gateway):
+    for stream in (False, True):
+        request = respond(f"Say it again ({stream}).", stream=stream)
+        first, second = (gateway.ask("POST", "/v1/responses", request) for _ in range(2))
+        assert (first.status, first.cache, second.cache) == (200, "miss", "hit")
+        assert first.body == second.body
+    converted = gateway.ask("POST", "/v1/responses", respond("Say it again (True)."))
+    again = gateway.ask(
+        "POST", "/v1/responses", respond("Say it again (True)."), {"cache-control": "no-cache"}
+    )
+    assert (converted.cache, again.cache) == ("hit; converted", "miss")
+    # Only the second in which it was made differs, where it does.
+    assert {**converted.json, "created_at": 0} == {**again.json, "created_at": 0}
+
+
+def test_a_language_model_has_no_embeddings(client):
+    with pytest.raises(openai.BadRequestError) as e:
+        client.embeddings.create(model=MODEL_NAME, input="Hello")
+    assert e.value.code == "unsupported_endpoint"
+    assert MODEL_NAME in e.value.message

@@ -80,12 +80,14 @@ Router MakeRouter(Observed& observed) {
         co_await Reply(s, "part of " + r.params[0]);
       },
       0);
-  add(
-      "GET", "/items/{*}",
-      [](const Request& r, ResponseSink& s) -> asio::awaitable<void> {
-        co_await Reply(s, "tail " + r.params[0]);
-      },
-      0);
+  for (const char* method : {"GET", "POST"}) {
+    add(
+        method, "/items/{*}",
+        [](const Request& r, ResponseSink& s) -> asio::awaitable<void> {
+          co_await Reply(s, "tail " + r.params[0]);
+        },
+        0);
+  }
   add(
       "GET", "/audit",
       [](const Request&, ResponseSink& s) -> asio::awaitable<void> { co_await Reply(s, "secret"); },
