@@ -266,6 +266,7 @@ Result<InForce> GatewayImpl::MakeInForce(const policies::Config& config) {
     if (!backend.ok()) return backend.error();
     const std::shared_ptr<const UpstreamBackend> shared = std::move(backend).value();
     in_force.catalog.AddUpstream(id, shared);
+    in_force.upstreams[id] = shared;
     if (id == policy.pass_through) in_force.pass_through = shared;
     for (const policies::UpstreamModel& model : upstream.models) {
       if (model.client.ends_with('*')) continue;
@@ -300,6 +301,9 @@ Status GatewayImpl::BuildPipeline(const policies::Config& config, InForce in_for
   auto limiter = Limiter::Open(config.tenants, config.data + "/budgets.json");
   if (!limiter.ok()) return limiter.error();
   limiter_ = std::move(limiter).value();
+  limiter_->OnRefused([this](std::string_view scope, std::string_view limit) {
+    metrics_.CountRateLimited(scope, limit);
+  });
   reproducibility_.Rebuild(*ledger_);
   access_watch_ = std::make_unique<AccessWatch>(config, authenticator_, *ledger_);
   SetMetricNames(config);
@@ -378,6 +382,14 @@ Router GatewayImpl::MakeRouter() {
   AddLedgerGauges(metrics_, *ledger_);
   AddReproducibilityGauges(metrics_, reproducibility_);
   AddAccessLogCounters(metrics_, *access_log_);
+  metrics_.AddTable("upstream_breaker_state", "Circuit breaker: 0 closed, 1 half open, 2 open",
+                    {"upstream"}, [this] {
+                      std::vector<Metrics::Row> rows;
+                      for (const auto& [id, upstream] : pipeline_->in_force()->upstreams) {
+                        rows.push_back({{id}, static_cast<double>(upstream->breaker_state())});
+                      }
+                      return rows;
+                    });
   Router router;
   pipeline_->AddRoutes(router);
   OperatorApiOptions options;

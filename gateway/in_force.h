@@ -3,6 +3,7 @@
 // Immutable once made: any thread may read it.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 
@@ -23,7 +24,8 @@ struct InForce {
   policies::Tenants tenants;
   Catalog catalog;
   Redactor redactor;
-  std::shared_ptr<const UpstreamBackend> pass_through;  // policy's; null: none
+  std::map<std::string, std::shared_ptr<const UpstreamBackend>> upstreams;  // by id
+  std::shared_ptr<const UpstreamBackend> pass_through;                      // policy's; null: none
   std::string key_secret;  // of the policy's key_secret, resolved; "": none
   // Not empty: the software lock of the policy does not hold, and this says why. Every generation
   // is refused with it (503), with an entry.

@@ -292,8 +292,10 @@ struct Limiter::State {
 
   void Settle(Ticket::Hold& hold, uint64_t tokens, int64_t now);
   void Release(Ticket::Hold& hold);
+  void Tell(size_t scope, const Scope& refused_by, const HttpError& refusal) const;
 
   std::string file;
+  std::function<void(std::string_view, std::string_view)> on_refused;
   std::atomic<bool> has_tenants = false;
 
   std::mutex mutex;  // guards what follows
@@ -468,6 +470,20 @@ Limiter::~Limiter() {
   if (!saved.ok()) LogError("spent budgets are not written: " + saved.error().message);
 }
 
+// Which limit it was follows from what the refusal says.
+void Limiter::State::Tell(size_t scope, const Scope& refused_by, const HttpError& refusal) const {
+  if (!on_refused) return;
+  std::string_view limit = refusal.type == "tokens" ? "tokens" : "requests";
+  if (refusal.code == "insufficient_quota") limit = "budget";
+  const bool full = refused_by.concurrent != 0 && refused_by.running >= refused_by.concurrent;
+  if (limit == "requests" && full) limit = "concurrent";
+  on_refused(kWhose[scope], limit);
+}
+
+void Limiter::OnRefused(std::function<void(std::string_view, std::string_view)> callback) {
+  state_->on_refused = std::move(callback);
+}
+
 Allowance Limiter::Admit(const Principal& principal, uint64_t estimated_tokens,
                          int64_t now_micros) {
   Allowance admission;
@@ -476,11 +492,14 @@ Allowance Limiter::Admit(const Principal& principal, uint64_t estimated_tokens,
   const Scopes scopes = state_->Find(principal, now_micros);
   if (!scopes[0] && !scopes[1]) return admission;
   for (size_t i = 0; i < kScopes && !admission.refusal; ++i) {
-    if (scopes[i]) admission.refusal = RequestRefused(*scopes[i], kWhose[i]);
+    if (!scopes[i]) continue;
+    admission.refusal = RequestRefused(*scopes[i], kWhose[i]);
+    if (admission.refusal) state_->Tell(i, *scopes[i], *admission.refusal);
   }
   for (size_t i = 0; i < kScopes && !admission.refusal; ++i) {
     if (!scopes[i]) continue;
     admission.refusal = TokensRefused(*scopes[i], kWhose[i], estimated_tokens, now_micros);
+    if (admission.refusal) state_->Tell(i, *scopes[i], *admission.refusal);
   }
   if (admission.refusal) {
     for (auto& header : LimitHeaders(scopes)) {
@@ -518,6 +537,7 @@ std::optional<HttpError> Limiter::Reserve(Ticket& ticket, uint64_t estimated_tok
     hold.scopes[i]->StartPeriod(now_micros);
     auto refusal = TokensRefused(*hold.scopes[i], kWhose[i], tokens, now_micros);
     if (!refusal) continue;
+    state_->Tell(i, *hold.scopes[i], *refusal);
     for (auto& header : LimitHeaders(hold.scopes)) refusal->headers.push_back(std::move(header));
     return refusal;
   }

@@ -19,9 +19,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/json.h"
 #include "base/result.h"
@@ -85,6 +87,10 @@ class Limiter {
 
   // Further tokens for an admitted request: nothing, or the 429 and nothing is taken.
   std::optional<HttpError> Reserve(Ticket& ticket, uint64_t estimated_tokens, int64_t now_micros);
+
+  // Told of each refusal: "key" or "tenant", and "requests", "concurrent", "tokens" or "budget".
+  // Set before the first request; must not block, nor call back.
+  void OnRefused(std::function<void(std::string_view scope, std::string_view limit)> callback);
 
   // Other limits from now on; what was used stays used.
   void Replace(policies::Tenants tenants);

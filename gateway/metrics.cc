@@ -123,7 +123,6 @@ struct AnsweredSeries {
 
 using Counters = SeriesOf<prometheus::Counter>;
 using Histograms = SeriesOf<prometheus::Histogram>;
-using Gauges = SeriesOf<prometheus::Gauge>;
 
 SeriesOf<prometheus::Counter>::Make Counter(prometheus::Registry& registry, const char* name,
                                             const char* help) {
@@ -138,13 +137,6 @@ Histograms::Make Histogram(prometheus::Registry& registry, const char* name, con
   auto& family = prometheus::BuildHistogram().Name(name).Help(help).Register(registry);
   return [&family, &boundaries](const prometheus::Labels& labels) -> prometheus::Histogram& {
     return family.Add(labels, boundaries);
-  };
-}
-
-Gauges::Make Gauge(prometheus::Registry& registry, const char* name, const char* help) {
-  auto& family = prometheus::BuildGauge().Name(name).Help(help).Register(registry);
-  return [&family](const prometheus::Labels& labels) -> prometheus::Gauge& {
-    return family.Add(labels);
   };
 }
 
@@ -234,9 +226,6 @@ struct Metrics::State {
   Counters fallbacks{{"from", "to"},
                      Counter(registry, "verbatim_upstream_fallbacks_total",
                              "Requests that went on to another upstream")};
-  Gauges breakers{{"upstream"},
-                  Gauge(registry, "verbatim_upstream_breaker_state",
-                        "Circuit breaker: 0 closed, 1 half open, 2 open")};
 
   std::shared_mutex answered_mutex;  // guards answered
   std::unordered_map<std::string, AnsweredSeries, TextHash, std::equal_to<>> answered;
@@ -378,10 +367,6 @@ void Metrics::CountUpstreamAttempt(const UpstreamAttempt& attempt) {
   s.client_duration(
        {OperationName(attempt.endpoint), upstream, s.Model(attempt.model), attempt.error_type})
       .Observe(attempt.seconds);
-}
-
-void Metrics::SetBreaker(std::string_view upstream, BreakerState state) {
-  state_->breakers({state_->Upstream(upstream)}).Set(static_cast<double>(state));
 }
 
 void Metrics::CountFallback(std::string_view from, std::string_view to) {

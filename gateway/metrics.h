@@ -44,8 +44,6 @@ struct UpstreamAttempt {
   bool retry = false;   // not the request's first one
 };
 
-enum class BreakerState { kClosed = 0, kHalfOpen = 1, kOpen = 2 };
-
 class Metrics {
  public:
   Metrics();
@@ -79,7 +77,6 @@ class Metrics {
   void ObserveLedgerCommit(double seconds, uint64_t entries);
 
   void CountUpstreamAttempt(const UpstreamAttempt& attempt);
-  void SetBreaker(std::string_view upstream, BreakerState state);
   // from: the upstream that could not answer; to: the one asked next.
   void CountFallback(std::string_view from, std::string_view to);
 

@@ -703,6 +703,8 @@ Status Pipeline::RecordConfiguration() {
   return appended.ok() ? Status() : Status(appended.error());
 }
 
+std::shared_ptr<const InForce> Pipeline::in_force() const { return state_->in_force(); }
+
 Status Pipeline::Replace(InForce in_force) {
   const Manifest& manifest = *state_->options.manifest;
   std::shared_ptr<const InForce> next = Seal(std::move(in_force), manifest);

@@ -61,6 +61,8 @@ class Pipeline {
   // with. Its entry comes first: an error, and nothing has changed, where it cannot be recorded.
   Status Replace(InForce in_force);
 
+  std::shared_ptr<const InForce> in_force() const;
+
   // POST on every route of endpoint.h; GET /v1/models, GET /v1/models/{}; anything else under /v1
   // where policy passes it through. And what the server refuses by itself on the generation routes
   // leaves an entry here (refusals.h).

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "gateway/upstream/header_rules.h"
 #include "gateway/upstream/request_body.h"
 #include "gateway/upstream/upstream_run.h"
@@ -178,6 +179,7 @@ class UpstreamBackendImpl : public UpstreamBackend {
       std::string_view method, std::string_view path, const PrepareOptions& options) const override;
   std::vector<std::string> fallbacks() const override { return config().fallbacks; }
   json::Value Describe() const override;
+  int breaker_state() const override;
 
  private:
   const UpstreamConfig& config() const { return upstream_->config; }
@@ -288,6 +290,18 @@ Answered<std::shared_ptr<const PreparedRequest>> UpstreamBackendImpl::PreparePas
     outgoing.body = std::make_shared<const std::string>(options.body);
   }
   return std::shared_ptr<const PreparedRequest>(std::move(prepared));
+}
+
+int UpstreamBackendImpl::breaker_state() const {
+  switch (upstream_->breaker.state(MonotonicMicros())) {
+    case CircuitBreaker::State::kClosed:
+      return 0;
+    case CircuitBreaker::State::kHalfOpen:
+      return 1;
+    case CircuitBreaker::State::kOpen:
+      return 2;
+  }
+  return 0;
 }
 
 json::Value UpstreamBackendImpl::Describe() const {

@@ -61,6 +61,9 @@ class UpstreamBackend : public Backend {
   // ".." in it: it would leave what the URL names.
   virtual Answered<std::shared_ptr<const PreparedRequest>> PreparePassThrough(
       std::string_view method, std::string_view path, const PrepareOptions& options) const = 0;
+
+  // Of the circuit breaker, for metrics: 0 closed, 1 half open, 2 open.
+  virtual int breaker_state() const = 0;
 };
 
 // Errors, each naming the upstream: a secret that is not there, a bad certificate file, a bad URL.

@@ -268,7 +268,6 @@ TEST(Metrics, EverythingTogetherParses) {
   metrics.CountCommit(true, 0.002);
   metrics.ObserveLedgerCommit(0.001, 7);
   metrics.CountUpstreamAttempt({.upstream = "openai", .error_type = "status_429", .retry = true});
-  metrics.SetBreaker("openai", BreakerState::kOpen);
   metrics.CountFallback("openai", "azure");
   metrics.AddGauge("open_streams", "Streams", [] { return 3.5; });
   uint64_t lines = 5;
@@ -279,7 +278,6 @@ TEST(Metrics, EverythingTogetherParses) {
   Exposition text(metrics.Render());
   EXPECT_EQ(text.Value("verbatim_open_streams", {}), 3.5);
   EXPECT_EQ(text.Value("verbatim_access_log_dropped_total", {}), 5);
-  EXPECT_EQ(text.Value("verbatim_upstream_breaker_state", {{"upstream", "openai"}}), 2);
   EXPECT_EQ(text.Value("verbatim_upstream_errors_total",
                        {{"upstream", "openai"}, {"error_type", "status_429"}}),
             1);
