@@ -1,14 +1,12 @@
 // Stored results that were served lately, decrypted and checked, in memory: what a hit serves
-// without reading the store. Bounded by bytes; the least recently served go first. A result is the
-// first complete one of its fingerprint and never changes, so that nothing here goes stale; what
-// may no longer be served (erased, quarantined) is forgotten by Forget, and stays forgotten. Any
-// thread may call anything here.
+// without reading the store. Bounded by bytes; the least recently served go first. What an entry
+// holds never changes; what may no longer be served (renewed, erased, quarantined) is forgotten by
+// Forget, and stays forgotten. Any thread may call anything here.
 //
 // The memory holds answers in the clear, as the process does while it serves them; the store on
 // disk stays encrypted. `server.limits.hit_memory_bytes` bounds it; 0 turns it off.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <list>
 #include <memory>
