@@ -5,10 +5,8 @@ import concurrent.futures
 import gzip
 import http.client
 import json
-import os
 import pathlib
 import re
-import signal
 import socket
 import threading
 import time
@@ -17,6 +15,7 @@ import anthropic
 import pytest
 
 import gateway_process
+from scripted_gateway import ScriptedGateway, wait_for
 from scripted_upstream import (
     ScriptedUpstream,
     after,
@@ -112,82 +111,6 @@ CLIENT_SECRET = "sk-client-c0ffee42"
 TOKENS = ("rotating-token-one", "rotating-token-two")
 
 
-class Gateway(gateway_process.Gateway):
-    """One without a model of its own. Counts the generation requests that it was sent."""
-
-    def __init__(self, folder, upstream, more=""):
-        super().__init__(folder / "data", model="none")
-        self.folder = folder
-        self.upstream = upstream
-        self.config = folder / "verbatim.yaml"
-        (folder / "token").write_text(TOKENS[0] + "\n")
-        self.configure(more)
-        at = self.command.index("--model")
-        self.command[at:] = ["--config", str(self.config)]
-        self.asked = []  # x-request-id of every answer, None where none came
-
-    def configure(self, more):
-        self.config.write_text(CONFIG.format(url=self.upstream.url, more=more))
-
-    def reload(self, more="", says="was reloaded"):
-        self.configure(more)
-        seen = len(self.errors)
-        self.process.send_signal(signal.SIGHUP)
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:
-            for line in self.errors[seen:]:
-                if "the configuration was" in line:
-                    assert says in line, line
-                    return
-            time.sleep(0.01)
-        raise AssertionError(self.errors[seen:])
-
-    def ask(self, method, path, body=None, headers=None, limit=30):
-        generates = method == "POST"
-        try:
-            answer = super().ask(method, path, body, headers, limit)
-        except (OSError, http.client.HTTPException):
-            if generates:
-                self.asked.append(None)
-            raise
-        if generates:
-            self.asked.append(answer.headers["x-request-id"])
-        return answer
-
-    def chat(self, text, headers=None, **fields):
-        body = {"model": "m", "messages": [{"role": "user", "content": text}], "temperature": 0}
-        body.update(fields)
-        return self.ask("POST", "/v1/chat/completions", body, headers)
-
-    def raw(self, body, headers=None, path="/v1/chat/completions"):
-        """A chat request of exactly these bytes."""
-        data = body if isinstance(body, bytes) else body.encode()
-        return self.ask("POST", path, data, headers)
-
-    def entry(self, n, payload=False):
-        answer = self.ask("GET", f"/verbatim/v1/entries/{n}" + ("?payload=1" if payload else ""))
-        return answer.json if answer.status == 200 else None
-
-    def entry_of(self, answer):
-        """(receipt, entry) of the request that got this answer."""
-        id = answer if isinstance(answer, str) else answer.headers["x-request-id"]
-        receipt = self.ask("GET", f"/verbatim/v1/receipts/{id}?wait=5")
-        assert receipt.status == 200, receipt.body
-        return receipt.json, self.entry(receipt.json["entry"])
-
-    def reason_of(self, answer):
-        """Kind and reason that the ledger has for it."""
-        receipt, entry = self.entry_of(answer)
-        reason = entry["leaf_json"].get("detail", {}).get("reason") or receipt["outcome"]
-        return receipt["kind"], reason
-
-    def leaves(self):
-        leaves = []
-        while entry := self.entry(len(leaves)):
-            leaves.append(entry["leaf_json"])
-        return leaves
-
-
 @pytest.fixture(scope="module")
 def upstream():
     with ScriptedUpstream() as upstream:
@@ -195,12 +118,18 @@ def upstream():
 
 
 @pytest.fixture(scope="module")
-def gateway(upstream, tmp_path_factory):
-    old = {name: os.environ.get(name) for name in SECRETS}
-    os.environ.update(SECRETS)
-    server = Gateway(tmp_path_factory.mktemp("upstream"), upstream).start()
-    for name, value in old.items():
-        os.environ.pop(name) if value is None else os.environ.update({name: value})
+def environment():
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in SECRETS.items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="module")
+def gateway(upstream, environment, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("upstream")
+    (folder / "token").write_text(TOKENS[0] + "\n")
+    server = ScriptedGateway(folder, upstream, CONFIG).start()
     yield server
     if server.process.poll() is None:
         assert server.stop() == 0, server.errors[-10:]
@@ -214,15 +143,6 @@ def text(answer):
 def together(gateway, count, ask):
     with concurrent.futures.ThreadPoolExecutor(count) as pool:
         return [f.result() for f in [pool.submit(ask, i) for i in range(count)]]
-
-
-def wait_for(condition, seconds=10):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if value := condition():
-            return value
-        time.sleep(0.01)
-    raise AssertionError("it did not come")
 
 
 # --- Fallbacks ------------------------------------------------------------------------------------
@@ -268,15 +188,16 @@ def test_a_fallback_answers_under_its_own_fingerprint(gateway, upstream, word, s
     third = gateway.chat(word, model="p-1", stream=stream)
     assert (third.cache, third.body) == ("hit", second.body)
     assert other.headers["verbatim-upstream"] == "primary"
-    receipt, entry = gateway.entry_of(first)
-    assert receipt["kind"] == "generated"
+    entry = gateway.entry_of(first)
+    assert entry["leaf_json"]["kind"] == "generated"
     assert entry["record"]["fingerprint"] == first.headers["verbatim-fingerprint"]
     (tried,) = entry["record"]["backend"]["stands_in_for"]
     assert len(tried["attempts"]) == 1
 
 
 def test_what_a_fallback_answered_is_no_hit_while_the_primary_is_down(gateway, upstream):
-    upstream.script("fdown", fails(503), whole(chat_answer("x")), fails(503), whole(chat_answer("y")))
+    first, second = whole(chat_answer("x")), whole(chat_answer("y"))
+    upstream.script("fdown", fails(503), first, fails(503), second)
     assert text(gateway.chat("fdown", model="p-2")) == "x"
     again = gateway.chat("fdown", model="p-2")
     assert (text(again), again.cache) == ("y", "miss")
@@ -297,7 +218,7 @@ def test_errors_that_hold_everywhere_ask_no_fallback(gateway, upstream):
 def test_fallbacks_are_asked_in_order_and_the_last_failure_is_told(gateway, upstream):
     answer = gateway.chat("order", model="n-1")
     assert (text(answer), answer.headers["verbatim-upstream"]) == ("order 1", "backup2")
-    tried = gateway.entry_of(answer)[1]["record"]["backend"]["stands_in_for"]
+    tried = gateway.entry_of(answer)["record"]["backend"]["stands_in_for"]
     assert [t["attempts"][0]["cause"] for t in tried] == ["connect_failed"] * 2
     upstream.script("orderbad", fails(503))
     answer = gateway.chat("orderbad", model="n-1")
@@ -377,7 +298,6 @@ def test_the_circuit_opens_is_tried_once_and_closes(gateway, upstream):
     assert (answer.status, answer.json["error"]["code"]) == (503, "upstream_unavailable")
     assert int(answer.headers["retry-after"]) >= 1
     assert upstream.count("cb") == 2
-    assert gateway.metric("verbatim_upstream_breaker_state", upstream="breaking") == 2
     assert gateway.reason_of(answer) == ("failed", "upstream_unavailable")
     # Half open: one that fails closes it again for as long.
     time.sleep(0.8)
@@ -395,7 +315,6 @@ def test_the_circuit_opens_is_tried_once_and_closes(gateway, upstream):
         end.set()
         assert text(probe.result()) == "up"
     assert text(gateway.chat("cb-other", model="c-1")) == "cb-other 1"
-    assert gateway.metric("verbatim_upstream_breaker_state", upstream="breaking") == 0
 
 
 # --- What makes a request another one -------------------------------------------------------------
@@ -561,7 +480,8 @@ def test_stream_and_its_options_make_no_other_request(gateway, upstream):
     plain = gateway.chat("same-stream")
     streamed = gateway.chat("same-stream", stream=True)
     usage = gateway.chat("same-stream", stream=True, stream_options={"include_usage": True})
-    assert (plain.cache, streamed.cache, usage.cache) == ("miss", "hit; converted", "hit; converted")
+    assert plain.cache == "miss"
+    assert streamed.cache == usage.cache == "hit; converted"
     assert upstream.count("same-stream") == 1
     assert b'"usage":{' not in streamed.body and b'"usage":{' in usage.body
     # And from a stream.
@@ -708,8 +628,8 @@ def test_content_that_was_refused_is_recorded_and_no_hit(gateway, upstream):
     upstream.script("filter", whole(chat_answer("no", finish_reason="content_filter")))
     answers = [gateway.chat("filter") for _ in range(2)]
     assert [a.cache for a in answers] == ["miss", "miss"]
-    receipt, entry = gateway.entry_of(answers[0])
-    assert receipt["kind"] == "generated"
+    entry = gateway.entry_of(answers[0])
+    assert entry["leaf_json"]["kind"] == "generated"
     assert entry["record"]["backend"]["reported"]["finish_reasons"] == ["content_filter"]
     try:
         gateway.reload("policy: {hits: {finish_reasons: [stop, content_filter]}}\n")
@@ -727,9 +647,10 @@ def test_old_answers_run_again(gateway, upstream):
     assert gateway.chat("age", {"cache-control": "max-age=60"}).cache == "hit"
     try:
         gateway.reload("policy: {hits: {max_age_seconds: 1}}\n")
-        # What was recorded first stays what hits serve, and is too old.
-        assert gateway.chat("age").cache == "miss"
-        assert [gateway.chat("age2").cache for _ in range(2)] == ["miss", "hit"]
+        renewed = gateway.chat("age")
+        assert (renewed.cache, text(renewed)) == ("miss", "age 3")
+        again = gateway.chat("age")
+        assert (again.cache, again.body) == ("hit", renewed.body)
     finally:
         gateway.reload()
 
@@ -743,8 +664,7 @@ def test_cache_control(gateway, upstream):
     kept = gateway.chat("cc-ns", {"cache-control": "no-store"})
     assert kept.cache == "miss"
     assert gateway.chat("cc-ns").cache == "miss"
-    receipt, _ = gateway.entry_of(kept)
-    entry = gateway.entry(receipt["entry"], payload=True)
+    entry = gateway.entry_of(kept, payload=True)
     assert (entry["request"], entry["response"]) == ("", "")
     assert gateway.chat("cc", {"cache-control": "only-if-cached"}).cache == "hit"
     missing = gateway.chat("cc-none", {"cache-control": "Only-If-Cached"})
@@ -755,7 +675,7 @@ def test_cache_control(gateway, upstream):
 
 def test_modes(gateway, upstream):
     recorded = gateway.chat("mode", num_ctx=2048, tools=[TOOL])
-    entry = gateway.entry_of(recorded)[0]["entry"]
+    entry = gateway.receipt_of(recorded)["entry"]
     try:
         gateway.reload("policy: {mode: observe}\n")
         answers = [gateway.chat("mode-o") for _ in range(2)]
@@ -777,8 +697,7 @@ def test_modes(gateway, upstream):
         gateway.reload("policy: {mode: bypass}\n")
         answers = [gateway.chat("mode") for _ in range(2)]
         assert [a.cache for a in answers] == ["bypass", "bypass"]
-        receipt, _ = gateway.entry_of(answers[0])
-        bypassed = gateway.entry(receipt["entry"], payload=True)
+        bypassed = gateway.entry_of(answers[0], payload=True)
         assert (bypassed["request"], bypassed["response"]) == ("", "")
 
         gateway.reload("policy: {mode: verify}\n")
@@ -786,7 +705,7 @@ def test_modes(gateway, upstream):
         hit = gateway.chat("mode", num_ctx=2048, tools=[TOOL])
         assert (hit.cache, hit.body) == ("hit", recorded.body)
         outcome = wait_for(lambda: [
-            leaf for leaf in gateway.leaves()[before:] if leaf["kind"] in ("verified", "diverged")
+            leaf for leaf in gateway.leaves(before) if leaf["kind"] in ("verified", "diverged")
         ])
         assert outcome[0]["kind"] == "diverged"
     finally:
@@ -882,12 +801,16 @@ def test_a_body_that_is_no_json(gateway, upstream):
 # --- Many at once, and clients that leave ---------------------------------------------------------
 
 
+def answers_at(end, said, stream):
+    """A step: an answer, or all but its first event, once `end` is set."""
+    return streams(chat_events(said), gate=end) if stream else after(end, whole(chat_answer(said)))
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
 def test_fifty_equal_requests_are_one_call(gateway, upstream, stream):
     word = f"fifty-{stream}"
     end = threading.Event()
-    step = streams(chat_events("all"), gate=end) if stream else after(end, whole(chat_answer("all")))
-    upstream.script(word, step)
+    upstream.script(word, answers_at(end, "all", stream))
     timer = threading.Timer(1.0, end.set)
     timer.start()
     answers = together(gateway, 50, lambda _: gateway.chat(word, stream=stream))
@@ -897,29 +820,93 @@ def test_fifty_equal_requests_are_one_call(gateway, upstream, stream):
     caches = [a.cache for a in answers]
     assert caches.count("miss") == 1 and set(caches) <= {"miss", "shared", "hit"}
     assert len({a.headers["x-request-id"] for a in answers}) == 50
-    kinds = [gateway.entry_of(a)[0]["kind"] for a in answers if a.cache == "shared"][:3]
+    kinds = [gateway.receipt_of(a)["kind"] for a in answers if a.cache == "shared"][:3]
     assert set(kinds) <= {"hits"}, kinds
+
+
+def test_streamed_and_plain_clients_join_one_call(gateway, upstream):
+    for word, leads_streamed in (("join-s", True), ("join-p", False)):
+        end = threading.Event()
+        upstream.script(word, answers_at(end, "together", leads_streamed))
+
+        def ask(i):
+            if i:
+                wait_for(lambda: upstream.count(word))
+                time.sleep(0.1)
+            return gateway.chat(word, stream=(i % 2 == 0) == leads_streamed)
+
+        timer = threading.Timer(1.0, end.set)
+        timer.start()
+        answers = together(gateway, 8, ask)
+        assert [a.cache for a in answers] == ["miss", *["shared; converted", "shared"] * 3,
+                                              "shared; converted"]
+        assert {a.body for a in answers[::2]} == {answers[0].body}
+        assert len({a.body for a in answers[1::2]}) == 1
+        plain = answers[1] if leads_streamed else answers[0]
+        assert text(plain) == "together"
+        assert upstream.count(word) == 1
+
+
+def test_everyone_who_waits_gets_the_failure_or_the_fallbacks_answer(gateway, upstream):
+    for word, model, steps in (
+        ("all-503", "m", [fails(503)]),
+        ("all-fb", "p-1", [fails(503), whole(chat_answer("backup"))]),
+    ):
+        end = threading.Event()
+        upstream.script(word, after(end, steps[0]), *steps[1:])
+        timer = threading.Timer(0.2, end.set)
+
+        def ask(i):
+            if i:
+                wait_for(lambda: upstream.count(word))
+            else:
+                timer.start()
+            return gateway.chat(word, model=model)
+
+        answers = together(gateway, 6, ask)
+        assert upstream.count(word) == len(steps)
+        if model == "m":
+            assert {a.status for a in answers} == {503}
+            assert {gateway.reason_of(a)[0] for a in answers} == {"failed"}
+        else:
+            assert {text(a) for a in answers} == {"backup"}
+            assert {a.headers["verbatim-upstream"] for a in answers} == {"backup"}
+            assert len({a.headers["verbatim-fingerprint"] for a in answers}) == 1
+
+
+HEAD = (
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+    b"content-type: application/json\r\n"
+)
 
 
 def start_and_leave(gateway, word, stream, upstream):
     """Sends a request and hangs up once it is at the upstream."""
     body = dump(pair(word, stream=stream))
     client = socket.create_connection(("127.0.0.1", gateway.port))
-    client.sendall(
-        b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-        b"content-length: %d\r\n\r\n%s" % (len(body), body)
-    )
+    client.sendall(HEAD + b"content-length: %d\r\n\r\n%s" % (len(body), body))
     gateway.asked.append(None)
     wait_for(lambda: upstream.count(word))
     return client
+
+
+def test_a_plain_client_who_leaves_alone_cancels_the_call_too(gateway, upstream):
+    before = len(gateway.leaves())
+    end = threading.Event()
+    upstream.script("leave-p", after(end, whole(chat_answer("x"))))
+    client = start_and_leave(gateway, "leave-p", False, upstream)
+    client.close()
+    wait_for(lambda: gateway.metric("verbatim_runs_in_flight") == 0)
+    end.set()
+    left = [leaf for leaf in gateway.leaves(before) if leaf["kind"] == "cancelled"]
+    assert [leaf["outcome"] for leaf in left] == ["client_gone"]
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
 def test_followers_get_the_answer_of_a_leader_who_left(gateway, upstream, stream):
     word = f"leader-{stream}"
     end = threading.Event()
-    step = streams(chat_events("late"), gate=end) if stream else after(end, whole(chat_answer("late")))
-    upstream.script(word, step)
+    upstream.script(word, answers_at(end, "late", stream))
     leader = start_and_leave(gateway, word, stream, upstream)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         followers = [pool.submit(gateway.chat, word, stream=stream) for _ in range(2)]
@@ -943,7 +930,7 @@ def test_a_client_who_leaves_alone_cancels_the_call_and_leaves_an_entry(gateway,
     client.close()
     wait_for(lambda: upstream.gone["leave"])
     assert gateway.metric("verbatim_runs_in_flight") == 0
-    left = [leaf for leaf in gateway.leaves()[len(before) :] if leaf["kind"] == "cancelled"]
+    left = [leaf for leaf in gateway.leaves(len(before)) if leaf["kind"] == "cancelled"]
     assert [leaf["outcome"] for leaf in left] == ["client_gone"]
     # The slot is free: the next one runs by itself.
     upstream.script("leave", streams(chat_events("whole")))
@@ -965,7 +952,8 @@ def test_the_clients_own_texts_reach_the_upstream(gateway, upstream):
     answer = gateway.raw(body)
     assert answer.status == 200
     sent = upstream.seen("bytes")[0].body.decode()
-    for piece in re.findall(r'"(?:big|fraction|huge|escaped|lone|line|tools|temperature)":[^,}]+', body):
+    names = "big|fraction|huge|escaped|lone|line|tools|temperature"
+    for piece in re.findall(rf'"(?:{names})":[^,}}]+', body):
         assert piece in sent, piece
     assert '"e":1E+2' in sent
     # Again, but not served from here: equal bytes.
@@ -1022,6 +1010,142 @@ def test_gzip_from_the_upstream(gateway, upstream):
     assert gateway.reason_of(answer)[0] == "failed"
 
 
+def brotli_stored(data):
+    """RFC 7932: a window of 16 bits, one uncompressed meta-block, an empty last one."""
+    assert 0 < len(data) <= 1 << 16
+    return ((len(data) - 1) << 4 | 1 << 20).to_bytes(3, "little") + data + b"\x03"
+
+
+def zstd_stored(data):
+    """RFC 8878: a frame of one segment with its size in 4 bytes, and one raw block, the last."""
+    header = b"\x28\xb5\x2f\xfd\xa0" + len(data).to_bytes(4, "little")
+    return header + (len(data) << 3 | 1).to_bytes(3, "little") + data
+
+
+@pytest.mark.parametrize("coding, encode", [("br", brotli_stored), ("zstd", zstd_stored)])
+def test_brotli_and_zstandard_from_the_upstream(gateway, upstream, coding, encode):
+    plain = json.dumps(chat_answer(coding)).encode()
+    upstream.script(coding, whole(encode(plain), headers={"content-encoding": coding}))
+    for cache in ("miss", "hit"):
+        answer = gateway.chat(coding)
+        assert (answer.cache, answer.body) == (cache, plain)
+        assert "content-encoding" not in answer.headers
+    events = b"".join(chat_events(coding, "!"))
+    upstream.script(f"{coding}-s", streams([bytes([b]) for b in encode(events)],
+                                           headers={"content-encoding": coding}))
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    for cache in ("miss", "hit"):
+        answer = gateway.chat(f"{coding}-s", **options)
+        assert (answer.cache, answer.body) == (cache, events)
+    cut = whole(encode(plain)[:-3], headers={"content-encoding": coding})
+    upstream.script(f"{coding}-cut", cut)
+    assert gateway.chat(f"{coding}-cut").status == 502
+
+
+def raw_reply(head, body=b"", close=False):
+    """A step: these bytes."""
+
+    def step(handler, _):
+        handler.wfile.write(head.replace(b"\n", b"\r\n") + b"\r\n" + body)
+        handler.close_connection = close
+
+    return step
+
+
+def test_replies_of_unusual_form(gateway, upstream):
+    body = json.dumps(chat_answer("odd")).encode()
+    length = b"content-length: %d\n" % len(body)
+    kind = b"content-type: application/json; charset=utf-8\n"
+    good = {
+        "interim": raw_reply(b"HTTP/1.1 103 Early Hints\nlink: x\n\nHTTP/1.1 100 Continue\n\n"
+                             b"HTTP/1.1 200 OK\n" + kind + length, body),
+        "close": raw_reply(b"HTTP/1.0 200 OK\n" + kind, body, True),
+        "untyped": raw_reply(b"HTTP/1.1 200 OK\n" + length, body),
+        "no-reason": raw_reply(b"HTTP/1.1 200 \n" + kind + length, body),
+    }
+    for name, step in good.items():
+        upstream.script(f"odd-{name}", step)
+        answers = [gateway.chat(f"odd-{name}") for _ in range(2)]
+        assert [(a.cache, a.body) for a in answers] == [("miss", body), ("hit", body)], name
+    bad = {
+        "redirect": whole(b"", 302, {"location": "http://127.0.0.1:9/"}),
+        "no-content": raw_reply(b"HTTP/1.1 204 No Content\n"),
+        "no-http": raw_reply(b"SSH-2.0-x\n", close=True),
+        "two-lengths": raw_reply(
+            b"HTTP/1.1 200 OK\n" + kind + length + b"content-length: 5\n", body
+        ),
+        "length-and-chunks": raw_reply(
+            b"HTTP/1.1 200 OK\n" + kind + length + b"transfer-encoding: chunked\n",
+            b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body), True),
+        "bad-chunk": raw_reply(b"HTTP/1.1 200 OK\n" + kind + b"transfer-encoding: chunked\n",
+                               b"zz\r\n", True),
+        "coding": whole(body, headers={"content-encoding": "compress"}),
+    }
+    for name, step in bad.items():
+        upstream.script(f"odd-{name}", step)
+        answer = gateway.chat(f"odd-{name}")
+        assert answer.status == 502, (name, answer)
+        assert gateway.reason_of(answer)[0] == "failed", name
+    # Half of a body that the connection's end ends: as it came, and no answer.
+    upstream.script("odd-half", raw_reply(b"HTTP/1.0 200 OK\n" + kind, body[:-9], True))
+    half = gateway.chat("odd-half")
+    assert half.status == 502 or half.body == body[:-9]
+    assert gateway.reason_of(half)[0] == "failed"
+
+
+def test_the_other_form_than_was_asked_for_is_no_hit(gateway, upstream):
+    for word, step, stream in (
+        ("form-plain", whole(chat_answer("x")), True),
+        ("form-stream", streams(chat_events("x")), False),
+    ):
+        upstream.script(word, step)
+        answers = [gateway.chat(word, stream=stream) for _ in range(2)]
+        assert [(a.status, a.cache) for a in answers] == [(200, "miss")] * 2, word
+
+
+def test_fewer_choices_than_asked_for_are_no_answer(gateway, upstream):
+    upstream.script("choices", whole(chat_answer("one")))
+    answers = [gateway.chat("choices", n=2) for _ in range(2)]
+    assert [(a.status, a.cache) for a in answers] == [(200, "miss")] * 2
+    assert gateway.reason_of(answers[0])[0] == "failed"
+
+
+def test_headers_of_the_reply(gateway, upstream):
+    headers = {"set-cookie": "a=b", "verbatim-cache": "hit", "x-request-id": "up-1",
+               "openai-version": "v", "x-ratelimit-remaining-requests": "5", "via": "x"}
+    upstream.script("reply-headers", whole(chat_answer("x"), headers=headers))
+    miss, hit = (gateway.chat("reply-headers") for _ in range(2))
+    assert (miss.cache, hit.cache) == ("miss", "hit")
+    for answer in (miss, hit):
+        assert not {"set-cookie", "via"} & set(answer.headers)
+        assert answer.headers["openai-version"] == "v"
+        assert answer.headers["x-request-id"] != "up-1"
+    # What says something of that moment, and not of the answer.
+    of_the_moment = {"x-ratelimit-remaining-requests": "5", "verbatim-upstream-request-id": "up-1"}
+    for name, value in of_the_moment.items():
+        assert miss.headers[name] == value
+        assert name not in hit.headers
+
+
+def test_bodies_that_are_no_requests_are_refused_with_entries(gateway, upstream):
+    for body in (b"", b"[1]", b'{"model":"m","model":"m2","messages":[]}',
+                 b'{"model":"m","messages":"\xff"}', b'{"messages":[]}', b'{"model":5}',
+                 b'{"model":"m","a":' + b"[" * 300 + b"]" * 300 + b"}"):
+        answer = gateway.raw(body)
+        assert answer.status == 400, body[:40]
+        assert gateway.reason_of(answer)[0] == "refused"
+    answer = gateway.chat("promise", deterministic=True)
+    assert (answer.status, answer.json["error"]["param"]) == (400, "deterministic")
+    assert upstream.count("promise") == 0
+
+
+def test_the_query_goes_upstream_and_counts(gateway, upstream):
+    paths = ["/v1/chat/completions" + q for q in ("?a=1", "?a=2", "?a=1", "")]
+    caches = [gateway.ask("POST", path, pair("query")).cache for path in paths]
+    assert caches == ["miss", "miss", "hit", "miss"]
+    assert [s.path for s in upstream.seen("query")] == [paths[0], paths[1], paths[3]]
+
+
 def exchange(gateway, request, parts=()):
     """Raw bytes there, the answer back: (interim, status line and headers, body)."""
     with socket.create_connection(("127.0.0.1", gateway.port), timeout=20) as client:
@@ -1041,10 +1165,7 @@ def exchange(gateway, request, parts=()):
 
 def test_expect_100_continue(gateway, upstream):
     body = dump(pair("expect"))
-    head = (
-        b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-        b"expect: 100-continue\r\ncontent-length: %d\r\n\r\n" % len(body)
-    )
+    head = HEAD + b"expect: 100-continue\r\ncontent-length: %d\r\n\r\n" % len(body)
     interim, response, data = exchange(gateway, head, [None, body])
     assert interim == b"HTTP/1.1 100 Continue\r\n\r\n"
     assert response.status == 200 and b"expect 1" in data
@@ -1055,10 +1176,7 @@ def test_a_chunked_request_in_small_packets(gateway, upstream):
     body = dump(pair("chunked", note="é" * 50))
     chunks = b"".join(b"%X;a=b\r\n%s\r\n" % (len(body[i : i + 7]), body[i : i + 7])
                       for i in range(0, len(body), 7)) + b"0\r\n\r\n"
-    head = (
-        b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-        b"transfer-encoding: chunked\r\n\r\n"
-    )
+    head = HEAD + b"transfer-encoding: chunked\r\n\r\n"
     packets = [chunks[i : i + 5] for i in range(0, len(chunks), 5)]
     _, response, data = exchange(gateway, head, packets)
     assert response.status == 200 and b"chunked 1" in data
@@ -1135,6 +1253,9 @@ def test_the_clients_credentials_pass_where_configured(gateway, upstream):
     assert sent["authorization"] == f"Bearer {CLIENT_SECRET}"
     assert sent["openai-organization"] == "org-client"
     # An error that repeats the key does not carry it to client or store.
+    path = f"/v1/chat/completions?api_key={CLIENT_SECRET}&b=1"
+    assert gateway.ask("POST", path, pair("own-query", model="o-1")).status == 200
+    assert upstream.seen("own-query")[0].path == path
     upstream.script(
         "ownerr", whole({"error": {"message": f"Incorrect API key: {CLIENT_SECRET}"}}, 401)
     )
@@ -1255,7 +1376,7 @@ def test_verification_says_how_often_an_upstream_repeats_itself(gateway, upstrea
         assert gateway.chat("ver-st", model="m-st", stream=True).cache == "miss"
 
         def outcomes():
-            kinds = [leaf["kind"] for leaf in gateway.leaves()[before:]]
+            kinds = [leaf["kind"] for leaf in gateway.leaves(before)]
             kinds = [kind for kind in kinds if kind in ("verified", "diverged")]
             return kinds if len(kinds) >= 6 else None
 
@@ -1278,7 +1399,7 @@ def test_verification_says_how_often_an_upstream_repeats_itself(gateway, upstrea
 # --- At the end -----------------------------------------------------------------------------------
 
 
-def test_zz_entries_equal_requests_and_no_secret_is_anywhere(gateway):
+def test_zz_entries_equal_requests_and_no_secret_is_anywhere(gateway, environment):
     """Last: every request that this file made has one end in the ledger; then the server stops."""
     ids = [id for id in gateway.asked if id]
     assert len(ids) == len(set(ids))
@@ -1287,6 +1408,12 @@ def test_zz_entries_equal_requests_and_no_secret_is_anywhere(gateway):
     closed = [r["entry"] for leaf in leaves for r in leaf.get("references", [])
               if r["relation"] == "intent"]
     assert sorted(closed) == opened
+    kept = gateway.chat("kept")
+    assert gateway.stop() == 0
+    gateway.start()
+    after_restart = gateway.chat("kept")
+    assert (after_restart.cache, after_restart.body) == ("hit", kept.body)
+    assert gateway.chat("filter").cache == "miss"
     assert gateway.stop() == 0
     code, out, err = gateway_process.run("fsck", "--data", gateway.data, "--deep")
     assert code == 0, (out, err)
@@ -1305,9 +1432,10 @@ def all_accounted(gateway):
     leaves = gateway.leaves()
     ends = 0
     for leaf in leaves:
+        if any(r["relation"] == "verifies" for r in leaf.get("references", [])):
+            continue
         if leaf["kind"] in REQUEST_ENDS:
             ends += leaf.get("detail", {}).get("count", 1)
         elif leaf["kind"] == "hits":
             ends += leaf["detail"]["hits"]["count"]
-    print(ends, len(gateway.asked), {l["kind"] for l in leaves})
     return leaves if ends == len(gateway.asked) else None
