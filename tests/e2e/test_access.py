@@ -196,7 +196,12 @@ def test_keys_are_made_and_revoked_while_the_server_runs(keyed):
     code, _, err = gateway_process.run("keys", "revoke", "--data", gateway.data, shown["id"])
     assert code == 0, err
     wait_for(lambda: gateway.chat("keys", key=key).status == 401)
-    kinds = [leaf["kind"] for leaf in gateway.leaves(before)]
+
+    def changes():  # a revoked key stops before its entry is there
+        kinds = [leaf["kind"] for leaf in gateway.leaves(before)]
+        return kinds if "key_revoked" in kinds else None
+
+    kinds = wait_for(changes)
     assert kinds.count("key_made") == 1 and kinds.count("key_revoked") == 1
     assert kinds.index("key_made") < kinds.index("key_revoked")
     assert [k["state"] for k in keyed.listed() if k["subject"] == "ci"] == ["revoked"]
@@ -500,12 +505,14 @@ access:
     - {id: spent, secret: "file:secrets/spent", tenant: d}
     - {id: team, secret: "file:secrets/team", tenant: e}
     - {id: team2, secret: "file:secrets/team2", tenant: e}
+    - {id: many, secret: "file:secrets/many", tenant: g}
 tenants:
+  g: {budget: {tokens: 300, per: day}}
   d: {budget: {tokens: 200, per: month}}
   e: {limits: {requests_per_minute: 2}}
   "*": {}
 """
-NAMES = ["root", "rpm", "rpm2", "tpm", "one", "spent", "team", "team2"]
+NAMES = ["root", "rpm", "rpm2", "tpm", "one", "spent", "team", "team2", "many"]
 
 
 def secret(name):
@@ -577,6 +584,49 @@ def test_one_at_a_time(limited, upstream):
         end.set()
         assert running.result().status == 200
     assert limited.chat("one-more", key=secret("one")).status == 200
+
+
+def test_whoever_hangs_up_gives_the_place_back(limited, upstream):
+    for turn in range(4):
+        word = f"gone{turn}"
+        end = threading.Event()
+        step = streams(chat_events("a", "b"), gate=end)
+        upstream.script(word, step if turn % 2 else lambda h, s: (end.wait(20), own_answer(h, s)))
+        body = {"model": "m", "messages": [{"role": "user", "content": word}], "temperature": 0}
+        data = json.dumps({**body, "stream": bool(turn % 2)})
+        connection = http.client.HTTPConnection("127.0.0.1", limited.port, timeout=20)
+        headers = {**bearer(secret("one")), "content-type": "application/json"}
+        connection.request("POST", "/v1/chat/completions", data, headers)
+        wait_for(lambda: upstream.count(word))
+        connection.close()
+        wait_for(lambda: limited.chat("one-more", key=secret("one")).status == 200)
+        end.set()
+
+
+def test_many_at_once_do_not_overspend_a_budget(limited, upstream):
+    usage = {"prompt_tokens": 10, "completion_tokens": 40, "total_tokens": 50}
+    end = threading.Event()
+    answer = whole({**chat_answer("x"), "usage": usage})
+    for i in range(16):
+        upstream.script(f"many{i}", lambda h, s: (end.wait(20), answer(h, s)))
+
+    def ask(i):
+        answered = limited.chat(f"many{i}", key=secret("many"), max_tokens=40)
+        if answered.status != 200:
+            refused.release()
+        return answered
+
+    # About 65 are reserved for each: four fit.
+    refused = threading.Semaphore(0)
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        running = [pool.submit(ask, i) for i in range(16)]
+        for _ in range(12):
+            assert refused.acquire(timeout=20)
+        end.set()
+        answers = [r.result() for r in running]
+    assert sorted(a.status for a in answers) == [200] * 4 + [429] * 12
+    assert {a.json["error"]["code"] for a in answers if a.status == 429} == {"insufficient_quota"}
+    assert sum(upstream.count(f"many{i}") for i in range(16)) == 4
 
 
 def test_a_budget_survives_a_restart_and_a_kill(limited, upstream):

@@ -938,6 +938,63 @@ def test_a_client_who_leaves_alone_cancels_the_call_and_leaves_an_entry(gateway,
     assert (answer.cache, answer.whole) == ("miss", True)
 
 
+def test_a_reload_without_the_upstream_leaves_running_calls_alone(gateway, upstream):
+    end = threading.Event()
+    upstream.script("flying", answers_at(end, "landed", True))
+    template = gateway.template
+    try:
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            running = pool.submit(gateway.chat, "flying", stream=True)
+            wait_for(lambda: upstream.count("flying"))
+            gateway.template = (
+                'server: {{access_log: access.log}}\n'
+                'upstreams: {{other: {{url: "{url}/v1", models: ["other"]}}}}\n{more}'
+            )
+            gateway.reload()
+            assert gateway.chat("flying2").status == 404
+            end.set()
+            answer = running.result()
+        assert (answer.status, answer.whole, answer.cache) == (200, True, "miss")
+    finally:
+        gateway.template = template
+        gateway.reload()
+    assert gateway.chat("flying", stream=True).cache == "hit"
+
+
+def test_requests_in_a_row_on_one_connection(gateway, upstream):
+    body = dump(pair("row"))
+    request = HEAD + b"content-length: %d\r\n\r\n%s" % (len(body), body)
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=20) as client:
+        client.sendall(request * 4)
+        gateway.asked += [None] * 4
+        caches = []
+        for _ in range(4):
+            response = http.client.HTTPResponse(client)
+            # Reads no further than this answer's end.
+            response.fp = client.makefile("rb", buffering=0)
+            response.begin()
+            assert json.loads(response.read())["choices"][0]["message"]["content"] == "row 1"
+            caches.append(response.headers["verbatim-cache"])
+    assert caches == ["miss", "hit", "hit", "hit"]
+
+
+def test_who_reads_slowly_keeps_nobody_waiting(gateway, upstream):
+    pieces = ["x" * 100_000] * 300
+    upstream.script("slow", streams(chat_events(*pieces)))
+    body = dump(pair("slow", stream=True))
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=20) as client:
+        client.sendall(HEAD + b"content-length: %d\r\n\r\n%s" % (len(body), body))
+        gateway.asked.append(None)
+        wait_for(lambda: upstream.count("slow"))
+        began = time.monotonic()
+        assert gateway.chat("quick").status == 200
+        assert time.monotonic() - began < 5
+        # Who asks for the same is not held up either.
+        fast = gateway.chat("slow", stream=True)
+        assert fast.status == 200 and fast.whole and len(fast.body) > 30_000_000
+        assert upstream.count("slow") == 1
+
+
 # --- Bytes ----------------------------------------------------------------------------------------
 
 
