@@ -39,7 +39,7 @@ Result<std::vector<ClosedBatch>> Hits::Restore() {
         next_.interval = std::max(next_.interval, ReadU64(key) + 1);
         next_.slot = std::max(next_.slot, row->slot + 1);
         const std::string_view batch = key.substr(0, kHitBatchKeyBytes);
-        if (left.empty() || left.back().key != batch) left.push_back({std::string(batch), 0, 0});
+        if (left.empty() || left.back().key != batch) left.push_back({std::string(batch)});
         return true;
       });
   if (!scanned.ok()) return scanned.error();
@@ -88,6 +88,8 @@ std::vector<Status> Hits::Record(std::span<const HitRequest> hits, int64_t now) 
     statuses[i] = written;
     if (batch->from == 0) batch->from = now;
     batch->to = std::max(batch->to, now);
+    if (!written.ok()) batch->tree.reset();
+    if (batch->tree) batch->tree->Append(LeafHash(AsBytes(placed[i].commitment)), nullptr);
   }
   if (!written.ok()) EndInterval();
   return statuses;
@@ -103,7 +105,8 @@ Status Hits::Place(const HitRequest& hit, Placed& placed, std::string_view nonce
   if (!slot.ok()) return slot.error();
   placed.key = HitKey(next_.interval, batch.pseudonym, batch.count);
   const SlotKeys keys = (*slot)->keys.Derive(placed.key);
-  placed.row = EncodeHitRow({(*slot)->number, Commitment(keys.salt, placed.digest),
+  placed.commitment = Commitment(keys.salt, placed.digest);
+  placed.row = EncodeHitRow({(*slot)->number, placed.commitment,
                              SealPart(keys.key, next_.interval, Part::kHit, placed.bytes, nonce)});
   placed.batch = &batch;
   ++batch.count;
@@ -154,10 +157,23 @@ std::vector<ClosedBatch> Hits::CloseInterval() {
 void Hits::EndInterval() {
   if (open_.empty()) return;
   for (const auto& [tenant, batch] : open_) {
-    closed_.push_back({HitBatchKey(next_.interval, batch.pseudonym), batch.from, batch.to});
+    ClosedBatch closed{HitBatchKey(next_.interval, batch.pseudonym), batch.from, batch.to};
+    if (batch.tree) {
+      closed.sum = {.count = batch.tree->size(), .root = batch.tree->Root()};
+      for (const auto& [subject, slot] : batch.slots) {
+        closed.sum->slots_end = std::max(closed.sum->slots_end, slot.number + 1);
+      }
+    }
+    closed_.push_back(std::move(closed));
   }
   open_.clear();
   ++next_.interval;
+}
+
+void Hits::Distrust() {
+  std::lock_guard lock(mutex_);
+  for (auto& [tenant, batch] : open_) batch.tree.reset();
+  for (ClosedBatch& batch : closed_) batch.sum.reset();
 }
 
 HitCounters Hits::counters() const {

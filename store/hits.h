@@ -6,6 +6,7 @@
 
 #include <map>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +21,12 @@ namespace verbatim::store {
 struct ClosedBatch {
   std::string key;           // HitBatchKey
   int64_t from = 0, to = 0;  // first and last serving; 0 where a crash lost them
+  // What its rows come to; nothing where only the database can tell (Reader::ReadBatch).
+  struct Sum {
+    uint64_t count = 0, slots_end = 0;
+    Digest root{};
+  };
+  std::optional<Sum> sum{};
 };
 
 class Hits {
@@ -35,6 +42,8 @@ class Hits {
   // numbers are never used again, and what is stored of them gets its leaf like any other hit.
   std::vector<Status> Record(std::span<const HitRequest> hits, int64_t now);
 
+  // A commit of others failed: what the open batches hold, only the database can tell.
+  void Distrust();
   // Ends the open interval. All batches that were closed since the last time.
   std::vector<ClosedBatch> CloseInterval();
   HitCounters counters() const;  // the open interval, the first free slot
@@ -45,6 +54,7 @@ class Hits {
     std::string pseudonym;  // 16 bytes
     uint32_t count = 0;
     int64_t from = 0, to = 0;
+    std::optional<CompactRange> tree = CompactRange();  // over its rows; nothing after Distrust
     struct Slot {
       uint64_t number = 0;
       HitKeyDeriver keys;
@@ -56,7 +66,8 @@ class Hits {
     std::string bytes;
     Digest digest{};
     OpenBatch* batch = nullptr;  // null: refused
-    std::string key, row;        // of Table::kHit
+    Digest commitment{};
+    std::string key, row;  // of Table::kHit
   };
   // Request ids of a group whose rows are not written yet, each with its pseudonym.
   using RequestIds = std::map<std::string_view, std::string_view>;

@@ -277,6 +277,13 @@ Status Sequencer::AddClockJump(Group& group) {
   return placed.ok() ? Status() : placed.error();
 }
 
+Result<ClosedBatch::Sum> Sequencer::SumOf(const ClosedBatch& closed) const {
+  if (closed.sum) return *closed.sum;
+  Result<HitBatch> batch = reader_.ReadBatch(closed.key);
+  if (!batch.ok()) return batch.error();
+  return ClosedBatch::Sum{batch->hashes.size(), batch->slots_end, RootOf(batch->hashes)};
+}
+
 Status Sequencer::AddHitBatches(Group& group) {
   if (closed_batches_.empty()) return {};
   Result<std::optional<std::string>> stored = kv_.Get(Table::kMeta, kMetaInterval);
@@ -284,14 +291,14 @@ Status Sequencer::AddHitBatches(Group& group) {
   Result<HitCounters> counters = *stored ? DecodeHitCounters(**stored) : HitCounters{};
   if (!counters.ok()) return counters.error();
   for (const ClosedBatch& closed : closed_batches_) {
-    Result<HitBatch> batch = reader_.ReadBatch(closed.key);
-    if (!batch.ok()) return batch.error();
-    if (batch->hashes.empty()) continue;
+    Result<ClosedBatch::Sum> sum = SumOf(closed);
+    if (!sum.ok()) return sum.error();
+    if (sum->count == 0) continue;
     counters->interval = std::max(counters->interval, ReadU64(closed.key) + 1);
-    counters->slot = std::max(counters->slot, batch->slots_end);
+    counters->slot = std::max(counters->slot, sum->slots_end);
     json::Value hits = json::Value::MakeObject();
-    hits.Set("count", static_cast<uint64_t>(batch->hashes.size()));
-    hits.Set("root", HexEncode(RootOf(batch->hashes)));
+    hits.Set("count", sum->count);
+    hits.Set("root", HexEncode(sum->root));
     if (closed.from != 0) {
       hits.Set("from", FormatTime(closed.from));
       hits.Set("to", FormatTime(closed.to));
@@ -488,8 +495,10 @@ Status Sequencer::Recover() {
   Result<TreeState> state = reader_.ReadTreeState();
   if (!state.ok()) return state.error();
   if (Status accepted = options_.recovered(*state); !accepted.ok()) return accepted;
+  hits_.Distrust();
   std::vector<ClosedBatch> open;
   for (ClosedBatch& batch : closed_batches_) {
+    batch.sum.reset();
     Result<std::optional<std::string>> entry = kv_.Get(Table::kHitBatch, batch.key);
     if (!entry.ok()) return entry.error();
     if (!*entry) open.push_back(std::move(batch));

@@ -59,6 +59,7 @@ class Sequencer {
   void Run();
   std::vector<PreparedAppend> Take();
   void CommitGroup(std::vector<PreparedAppend> appends);
+  Result<ClosedBatch::Sum> SumOf(const ClosedBatch& closed) const;
   Status AddHitBatches(Group& group);
   Status AddClockJump(Group& group);
   void AddNotSent(Group& group);
