@@ -9,7 +9,6 @@ import http.client
 import json
 import pathlib
 import re
-import signal
 import ssl
 import subprocess
 import threading

@@ -8,7 +8,7 @@ import pytest
 
 from scripted_gateway import ScriptedGateway, wait_for
 from scripted_upstream import ScriptedUpstream, chat_answer, chat_events, fails, own_answer
-from scripted_upstream import streams, whole
+from scripted_upstream import whole
 
 CONFIG = """\
 server: {{access_log: access.log}}
