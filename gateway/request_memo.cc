@@ -1,13 +1,12 @@
 #include "gateway/request_memo.h"
 
-#include <algorithm>
-#include <iterator>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "base/check.h"
 #include "base/crypto.h"
+#include "gateway/upstream/header_rules.h"
 
 namespace verbatim::gateway {
 
@@ -15,12 +14,6 @@ namespace {
 
 // Of the list's node, the map's, the call's own members, and what allocations round up.
 constexpr uint64_t kOverhead = sizeof(Call) + 1024;
-
-// Headers that differ between requests of one client and never count: what the body says already,
-// tracing, and clients' counting of their attempts (upstream/header_rules.h).
-constexpr std::string_view kNeverCount[] = {"content-length", "date",
-                                            "traceparent",    "tracestate",
-                                            "x-request-id",   "x-stainless-retry-count"};
 
 void AppendText(std::string& out, std::string_view text) {
   AppendU64(out, text.size());
@@ -97,9 +90,8 @@ Digest RequestMemo::KeyOf(Endpoint endpoint, const Request& http) {
   AppendU64(text, principal.groups.size());
   for (const std::string& group : principal.groups) AppendText(text, group);
   for (const auto& [name, value] : http.headers) {
-    if (std::find(std::begin(kNeverCount), std::end(kNeverCount), name) != std::end(kNeverCount)) {
-      continue;
-    }
+    // The body says its length already.
+    if (name == "content-length" || HeaderNeverCounts(name)) continue;
     AppendText(text, name);
     AppendText(text, value);
   }

@@ -68,6 +68,10 @@ RunEnd Attempt::Finish(const FetchEnd& end, bool timed_out) {
     std::vector<ReplyPiece> rest;
     out.reply = reader_->Finish(!broken, rest);
     Pass(std::move(rest));
+    if (out.reply.complete && !is_whole_status()) {
+      out.reply.complete = false;
+      out.reply.why_not = "upstream_" + std::to_string(head_.status);
+    }
   } else {
     out.reply.complete = !broken;
   }
@@ -126,6 +130,8 @@ void Attempt::Redact(std::string& text) const {
 }
 
 void Attempt::Pass(std::vector<ReplyPiece> pieces) {
+  // No answer is complete with another status, whatever its body says.
+  for (ReplyPiece& piece : pieces) piece.completes = piece.completes && is_whole_status();
   if (!pieces.empty() && observer_.on_body) observer_.on_body(std::move(pieces));
 }
 

@@ -31,7 +31,9 @@ class Attempt : public FetchSink {
   bool succeeded() const { return head_.status >= 200 && head_.status < 300; }
   const FetchHead& head() const { return head_; }
 
-  // Of a reply with status 2xx whose fetch ended. `timed_out`: by a time limit.
+  // Of a reply with status 2xx whose fetch ended. `timed_out`: by a time limit. Where answers
+  // are judged, only 200 and 201 give a complete one (206 is part of one): else the cause names the
+  // status.
   RunEnd Finish(const FetchEnd& end, bool timed_out);
   // Of any other reply: what the client gets, which is what came.
   HttpError Error(const FetchEnd& end);
@@ -42,6 +44,7 @@ class Attempt : public FetchSink {
   // Makes what went out unreadable in `text`: some upstreams repeat the key that they refuse.
   void Redact(std::string& text) const;
   void Pass(std::vector<ReplyPiece> pieces);
+  bool is_whole_status() const { return head_.status == 200 || head_.status == 201; }
 
   const Upstream& upstream_;
   const Outgoing& outgoing_;

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/bytes.h"
+#include "gateway/upstream/url.h"
 
 namespace verbatim::gateway {
 
@@ -22,10 +23,9 @@ constexpr std::string_view kForwardedWithCredentials[] = {"openai-organization",
 
 // Sent where the configuration says so, and without influence on any answer.
 constexpr std::string_view kNeverCounts[] = {
-    "baggage",        "idempotency-key", "origin",
-    "referer",        "traceparent",     "tracestate",
-    "user-agent",     "x-app",           "x-client-request-id",
-    "x-forwarded-for"};
+    "baggage",         "date",        "idempotency-key", "origin", "referer",
+    "traceparent",     "tracestate",  "user-agent",      "x-app",  "x-client-request-id",
+    "x-forwarded-for", "x-request-id"};
 
 constexpr std::string_view kSecretParameters[] = {
     "access_token", "api-key", "api_key",          "apikey", "code",
@@ -55,32 +55,13 @@ bool Passes(const UpstreamConfig& upstream, std::string_view name) {
 }
 
 bool Counts(const UpstreamConfig& upstream, std::string_view name) {
-  return !Has(kNeverCounts, name) && !name.starts_with("x-stainless-") &&
-         !Has(upstream.headers.not_semantic, name);
+  return !HeaderNeverCounts(name) && !Has(upstream.headers.not_semantic, name);
 }
 
 // JSON holds UTF-8 only: other bytes in a form of their own.
 json::Value AsJson(const std::string& value) {
   if (IsUtf8(value)) return value;
   return json::Object{{"hex", HexEncode(value)}};
-}
-
-int HexDigit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
-
-std::string PercentDecode(std::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const int high = text[i] == '%' && i + 2 < text.size() ? HexDigit(text[i + 1]) : -1;
-    const int low = high >= 0 ? HexDigit(text[i + 2]) : -1;
-    if (low >= 0) i += 2;
-    out += low >= 0 ? static_cast<char>(high * 16 + low) : text[i];
-  }
-  return out;
 }
 
 // Bytes that cannot stand in a query become %XX; the rest stays as it is.
@@ -99,18 +80,22 @@ std::string Encoded(std::string_view text) {
 }
 
 // Adds to an object: the value itself, or an array where the name is there already.
-void Collect(json::Value& object, const std::string& name, std::string value) {
+void Collect(json::Value& object, const std::string& name, json::Value value) {
   json::Value* at = object.Find(name);
   if (at == nullptr) {
     object.Set(name, std::move(value));
   } else if (at->is_array()) {
     at->Append(std::move(value));
   } else {
-    *at = json::Value(json::Array{*at, json::Value(std::move(value))});
+    *at = json::Value(json::Array{*at, std::move(value)});
   }
 }
 
 }  // namespace
+
+bool HeaderNeverCounts(std::string_view name) {
+  return Has(kNeverCounts, name) || name.starts_with("x-stainless-");
+}
 
 ForwardedHeaders ForwardHeaders(const UpstreamConfig& upstream, const Headers& client) {
   std::map<std::string, std::string, std::less<>> sent;
@@ -161,14 +146,17 @@ Headers ClientCredentials(const UpstreamConfig& upstream, const Headers& client)
 }
 
 ForwardedQuery ForwardQuery(const UpstreamConfig& upstream, std::string_view query) {
-  ForwardedQuery out{.sent = {}, .identity = json::Value::MakeObject(), .api_version = {}};
+  ForwardedQuery out{
+      .sent = {}, .identity = json::Value::MakeObject(), .api_version = {}, .secrets = {}};
   while (!query.empty()) {
     const size_t end = std::min(query.find('&'), query.size());
     const std::string part = Encoded(query.substr(0, end));
     query.remove_prefix(std::min(end + 1, query.size()));
     if (part.empty()) continue;
     const size_t equals = std::min(part.find('='), part.size());
-    const std::string name = PercentDecode(part.substr(0, equals));
+    // As sent, since upstreams get it so: names that differ never count as one.
+    const std::string raw_name = part.substr(0, equals);
+    const std::string name = DecodePercent(raw_name);
     std::string value = part.substr(std::min(equals + 1, part.size()));
     if (name == "api-version") {
       out.api_version = std::move(value);
@@ -178,9 +166,17 @@ ForwardedQuery ForwardQuery(const UpstreamConfig& upstream, std::string_view que
     if (secret && upstream.credentials.from != UpstreamCredentials::From::kClient) continue;
     if (!out.sent.empty()) out.sent += '&';
     out.sent += part;
-    if (secret || Has(upstream.query_not_semantic, name)) continue;
-    // A name that is no UTF-8 counts as it was sent: the identity is JSON.
-    Collect(out.identity, IsUtf8(name) ? name : part.substr(0, equals), std::move(value));
+    if (secret) {
+      std::string decoded = DecodePercent(value);
+      if (decoded != value) out.secrets.push_back(std::move(decoded));
+      out.secrets.push_back(std::move(value));
+      continue;
+    }
+    if (Has(upstream.query_not_semantic, name)) continue;
+    // "a" and "a=" differ, too.
+    json::Value counts;
+    if (equals < part.size()) counts = std::move(value);
+    Collect(out.identity, raw_name, std::move(counts));
   }
   return out;
 }

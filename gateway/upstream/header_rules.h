@@ -10,6 +10,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/json.h"
 #include "gateway/http.h"
@@ -23,6 +24,10 @@ struct ForwardedHeaders {
   json::Value identity;  // an object: of `sent`, those that can change an answer
 };
 
+// A header that changes no answer, wherever it goes: tracing, the client's library, what counts
+// attempts. `name` in lower case.
+bool HeaderNeverCounts(std::string_view name);
+
 // The client's headers that pass, and the configuration's own in their place where both have one. A
 // value of the configuration that is a reference is not here: SecretHeaders names those.
 ForwardedHeaders ForwardHeaders(const policies::UpstreamConfig& upstream, const Headers& client);
@@ -35,9 +40,11 @@ Headers SecretHeaders(const policies::UpstreamConfig& upstream);
 Headers ClientCredentials(const policies::UpstreamConfig& upstream, const Headers& client);
 
 struct ForwardedQuery {
-  std::string sent;         // without '?'; in the client's order; "" where there is none
-  json::Value identity;     // an object of names and values as sent; an array where one came twice
-  std::string api_version;  // of the client's; not in `sent` and `identity`
+  std::string sent;  // without '?'; in the client's order; "" where there is none
+  // An object of names and values as sent; null without '='; an array where one came twice.
+  json::Value identity;
+  std::string api_version;           // of the client's; not in `sent` and `identity`
+  std::vector<std::string> secrets;  // values of `sent` that are, as sent and percent-decoded
 };
 
 // Parameters that carry credentials pass only where the client's own do, and never count.

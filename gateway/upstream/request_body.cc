@@ -108,23 +108,37 @@ json::Value AskingForUsage(const json::Value* options) {
 
 // Top-level fields that name something kept or run elsewhere, whatever their value.
 constexpr std::string_view kStatefulFields[] = {
-    "assistant_id",         "cached_content",    "container",   "conversation",
-    "data_sources",         "file_ids",          "mcp_servers", "plugins",
-    "previous_response_id", "search_parameters", "thread_id",   "tool_resources",
-    "vector_store_ids",     "web_search_options"};
+    "assistant_id", "cached_content", "connectors",       "container",
+    "conversation", "data_sources",   "file_ids",         "kv_transfer_params",
+    "mcp_servers",  "models",         "plugins",          "previous_response_id",
+    "route",        "search_mode",    "search_options",   "search_parameters",
+    "thread_id",    "tool_resources", "vector_store_ids", "web_search_options"};
+
+// Likewise, but where they are false.
+constexpr std::string_view kStatefulSwitches[] = {"background", "enable_search"};
 
 // Tools that run at the client. Anthropic's carry a date: "bash_20250124".
 constexpr std::string_view kClientTools[] = {"apply_patch", "custom", "function", "local_shell"};
 constexpr std::string_view kClientToolPrefixes[] = {"bash_", "memory_", "text_editor_"};
 
 // Where conversations stand, whose parts may refer to files and URLs.
-constexpr std::string_view kConversationFields[] = {"content", "input", "messages", "prompt",
-                                                    "system"};
+constexpr std::string_view kConversationFields[] = {"content",  "documents", "input",
+                                                    "messages", "prompt",    "system"};
+
+// Members of its parts that hold text, which may begin with a URL.
+constexpr std::string_view kTexts[] = {
+    "arguments", "cited_text", "code",  "content",    "context",   "input",
+    "name",      "output",     "query", "refusal",    "summary",   "suffix",
+    "text",      "thinking",   "title", "transcript", "reasoning", "reasoning_content"};
 
 bool RunsElsewhere(const json::Value& tool) {
   if (!tool.is_object()) return true;
   const json::Value* type = Given(tool, "type");
-  if (type == nullptr) return false;  // Anthropic's own form of a function
+  // OpenAI's and Anthropic's forms of a function; any other names what the vendor runs.
+  if (type == nullptr) {
+    const bool has_schema = Given(tool, "input_schema") || Given(tool, "parameters");
+    return !Given(tool, "function") && !(Given(tool, "name") && has_schema);
+  }
   const std::string_view name = TextOf(tool, "type");
   if (Has(kClientTools, name)) return false;
   return std::none_of(std::begin(kClientToolPrefixes), std::end(kClientToolPrefixes),
@@ -140,7 +154,27 @@ bool IsRemote(const json::Value& url) {
   return url.is_string() && !url.as_string().starts_with("data:");
 }
 
+// "https://...", "gs://...", "file:///...": any scheme, after spaces.
+bool IsUrl(std::string_view text) {
+  constexpr size_t kLongestScheme = 16;
+  text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+  const size_t scheme = text.substr(0, kLongestScheme + 3).find("://");
+  return scheme != text.npos && scheme > 0 &&
+         std::all_of(text.begin(), text.begin() + static_cast<ptrdiff_t>(scheme), [](char c) {
+           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                  c == '+' || c == '-' || c == '.';
+         });
+}
+
 bool RefersElsewhere(const json::Value& part);
+
+// A list with URLs in it: the frames of a video.
+bool HoldsUrls(const json::Value& list) {
+  return list.is_array() &&
+         std::any_of(list.items().begin(), list.items().end(), [](const json::Value& item) {
+           return item.is_string() && IsUrl(item.as_string());
+         });
+}
 
 bool MemberRefersElsewhere(std::string_view type, const json::Member& member) {
   const auto& [key, value] = member;
@@ -157,7 +191,10 @@ bool MemberRefersElsewhere(std::string_view type, const json::Member& member) {
   }
   // What a tool was called with is the model's own text, whatever it looks like.
   if (key == "input" && type.ends_with("tool_use")) return false;
-  return RefersElsewhere(value);
+  // Labels of what the request holds or quotes, which nobody fetches.
+  if (type == "url_citation" || (type == "search_result" && key == "source")) return false;
+  if (value.is_string()) return !Has(kTexts, key) && IsUrl(value.as_string());
+  return (!Has(kTexts, key) && HoldsUrls(value)) || RefersElsewhere(value);
 }
 
 bool RefersElsewhere(const json::Value& part) {
@@ -167,6 +204,12 @@ bool RefersElsewhere(const json::Value& part) {
   if (!part.is_object()) return false;
   const std::string_view type = TextOf(part, "type");
   if (type == "item_reference" || type == "container_upload") return true;
+  // Media that the server keeps under a name, and that the request leaves out.
+  if (Given(part, "uuid") &&
+      std::any_of(part.members().begin(), part.members().end(),
+                  [](const json::Member& member) { return member.second.is_null(); })) {
+    return true;
+  }
   // A reasoning item without its encrypted content is found by its id.
   if (type == "reasoning" && Given(part, "id") && !Given(part, "encrypted_content")) return true;
   return std::any_of(
@@ -175,6 +218,9 @@ bool RefersElsewhere(const json::Value& part) {
 }
 
 bool ModelSearches(std::string_view model) {
+  const std::string_view name = model.substr(model.rfind('/') + 1);
+  if (name.starts_with("sonar") || name.starts_with("compound-beta")) return true;
+  if (model.starts_with("groq/compound")) return true;
   return model.ends_with(":online") || model.find("-search-preview") != model.npos ||
          model.find("-search-api") != model.npos;
 }
@@ -184,8 +230,10 @@ bool IsStateful(const json::Value& body) {
     const json::Value* value = Given(body, field);
     if (value != nullptr && !(value->is_array() && value->items().empty())) return true;
   }
-  const json::Value* background = Given(body, "background");
-  if (background != nullptr && !(background->is_bool() && !background->as_bool())) return true;
+  for (const std::string_view field : kStatefulSwitches) {
+    const json::Value* value = Given(body, field);
+    if (value != nullptr && !(value->is_bool() && !value->as_bool())) return true;
+  }
   const json::Value* prompt = Given(body, "prompt");
   if (prompt != nullptr && prompt->is_object()) return true;  // a stored one, by its id
   if (ModelSearches(TextOf(body, "model"))) return true;

@@ -35,10 +35,11 @@ bool UsageMustBeAskedFor(Endpoint endpoint);
 // Whether an answer to this request may serve equal ones.
 //
 // kStateful: anything in it that someone else keeps or can change: previous_response_id,
-// conversation, background, stored prompts and files, containers, URLs that are not data:, item
-// references, tools that run elsewhere (every type that is not known to run at the client), models
-// that search. kSampled: neither temperature 0 nor a seed, but where nothing is drawn (embeddings,
-// count_tokens).
+// conversation, background, stored prompts and files, containers, URLs that are not data: (in any
+// member of a part that holds no text), media kept under a name, item references, tools that run
+// elsewhere (all that are not known to run at the client), models and switches that search, lists
+// of models of which any may answer. kSampled: neither temperature 0 nor a seed, but where nothing
+// is drawn (embeddings, count_tokens).
 Reuse ReuseOf(Endpoint endpoint, const json::Value& body);
 
 // Of the request, for the record: temperature, top_p, seed, max_tokens and their like, as sent.

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "gateway/upstream/header_rules.h"
+#include "gateway/upstream/pass_through.h"
 #include "gateway/upstream/request_body.h"
 #include "gateway/upstream/upstream_run.h"
 #include "gateway/upstream/url.h"
@@ -119,17 +120,24 @@ std::string Target(const std::string& path, const std::string& api_version,
   return target;
 }
 
-// How many choices an answer has to have: n for each prompt.
+// A list of texts, or of lists of tokens; a list of numbers is one prompt.
+uint64_t PromptsOf(const json::Value* prompt) {
+  if (prompt == nullptr || !prompt->is_array() || prompt->items().empty()) return 1;
+  return prompt->items()[0].is_number() ? 1 : prompt->items().size();
+}
+
+// How many choices an answer has to have: n for each prompt; or embeddings, one for each input.
 uint32_t ChoicesOf(Endpoint endpoint, const json::Value& body) {
   constexpr uint64_t kMost = 65'536;
-  if (endpoint != Endpoint::kChatCompletions && endpoint != Endpoint::kCompletions) return 1;
-  const json::Value* n = body.Find("n");
-  uint64_t choices = n != nullptr ? n->AsUint64().value_or(1) : 1;
-  const json::Value* prompt = endpoint == Endpoint::kCompletions ? body.Find("prompt") : nullptr;
-  // A list of texts, or of lists of tokens; a list of numbers is one prompt.
-  if (prompt != nullptr && prompt->is_array() && !prompt->items().empty() &&
-      !prompt->items()[0].is_number()) {
-    choices = std::min(choices, kMost) * std::min<uint64_t>(prompt->items().size(), kMost);
+  uint64_t choices = 1;
+  if (endpoint == Endpoint::kChatCompletions || endpoint == Endpoint::kCompletions) {
+    const json::Value* n = body.Find("n");
+    choices = n != nullptr ? std::min(n->AsUint64().value_or(1), kMost) : 1;
+  }
+  if (endpoint == Endpoint::kCompletions) {
+    choices *= std::min(PromptsOf(body.Find("prompt")), kMost);
+  } else if (endpoint == Endpoint::kEmbeddings) {
+    choices = PromptsOf(body.Find("input"));
   }
   return static_cast<uint32_t>(std::clamp<uint64_t>(choices, 1, kMost));
 }
@@ -203,6 +211,7 @@ std::shared_ptr<PreparedUpstreamRequest> UpstreamBackendImpl::Begin(
   auto prepared = std::make_shared<PreparedUpstreamRequest>();
   prepared->upstream = upstream_;
   prepared->outgoing.target = Target(path, api_version, query);
+  prepared->outgoing.target_secrets = std::move(query.secrets);
   prepared->outgoing.headers = std::move(headers.sent);
   if (FindHeader(prepared->outgoing.headers, "user-agent").empty()) {
     prepared->outgoing.headers.emplace_back("user-agent", "verbatim");
@@ -265,15 +274,17 @@ Answered<std::shared_ptr<const PreparedRequest>> UpstreamBackendImpl::Prepare(
 
 Answered<std::shared_ptr<const PreparedRequest>> UpstreamBackendImpl::PreparePassThrough(
     std::string_view method, std::string_view path, const PrepareOptions& options) const {
+  if (!MayPassThrough(path)) {
+    return HttpError{.status = 404,
+                     .message = "Unknown request URL. Please check the URL for typos.",
+                     .code = "unknown_url"};
+  }
   std::string target = base_;
   if (HasDeployments(config(), base_)) target = WithoutSuffix(base_, "/openai") + "/openai";
   while (path.starts_with('/')) {
     path.remove_prefix(1);
     const std::string_view segment = path.substr(0, path.find('/'));
     path.remove_prefix(segment.size());
-    if (IsDots(segment)) {
-      return HttpError{.status = 404, .message = "There is no such path.", .code = "not_found"};
-    }
     target += '/' + PercentEncode(segment);
   }
   auto prepared = Begin(target, "", options);

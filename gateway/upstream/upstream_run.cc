@@ -147,6 +147,7 @@ Result<FetchRequest> RunState::MakeRequest(std::vector<std::string>& secrets) {
     secrets.push_back(value.substr(value.find(' ') + 1));
     request.headers.emplace_back(name, value);
   }
+  for (const std::string& secret : outgoing->target_secrets) secrets.push_back(secret);
   return request;
 }
 

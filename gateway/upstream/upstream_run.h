@@ -43,7 +43,8 @@ struct Outgoing {
   std::string method = "POST";
   std::string target;
   Headers headers;
-  Headers client_credentials;  // as the client sent them, where they go upstream
+  Headers client_credentials;               // as the client sent them, where they go upstream
+  std::vector<std::string> target_secrets;  // of the client's, in any form that a reply may repeat
   std::shared_ptr<const std::string> body;
   // Whose answers are read and judged; else the reply passes as it comes and is complete when its
   // transfer is.

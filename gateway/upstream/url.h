@@ -26,4 +26,7 @@ struct Url {
 // Scheme http or https, a host, no query, no fragment. Errors (kInvalid) never repeat credentials.
 Result<Url> ParseUrl(std::string_view text);
 
+// %XX as the byte that it stands for, once; what is no such thing stays as it is.
+std::string DecodePercent(std::string_view text);
+
 }  // namespace verbatim::gateway

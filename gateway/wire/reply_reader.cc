@@ -59,6 +59,7 @@ class Judge {
   bool started_ = false;            // of a message
   bool has_reason_member_ = false;  // a choice with a finish_reason, be it null
   bool has_answer_ = false;         // of embeddings and count_tokens
+  size_t entries_ = 0;              // of embeddings
   std::string error_;
   std::vector<std::string> reasons_;
   std::vector<bool> seen_;
@@ -240,6 +241,7 @@ void Judge::TakeEmbeddings(const Value& body) {
   if (const Value* usage = FindObject(body, "usage")) usage_ = *usage;
   const Value* data = FindArray(body, "data");
   if (data == nullptr) return;
+  entries_ = data->items().size();
   has_answer_ = !data->items().empty() &&
                 std::all_of(data->items().begin(), data->items().end(), [](const Value& item) {
                   const Value* embedding = FindPresent(item, "embedding");
@@ -281,6 +283,8 @@ std::string_view Judge::WhyNot(bool whole) const {
       if (!started_) return "unknown_shape";
       return reasons_.empty() ? "no_finish_reason" : "";
     case Endpoint::kEmbeddings:
+      if (!has_answer_) return "unknown_shape";
+      return entries_ < asked_ ? "missing_choice" : "";
     case Endpoint::kCountTokens:
       return has_answer_ ? "" : "unknown_shape";
   }

@@ -12,7 +12,7 @@
 //   messages
 //     stream  message_start, message_delta with a stop_reason, message_stop
 //     plain   type "message" with a stop_reason
-//   embeddings      an embedding for each entry of `data`
+//   embeddings      an embedding for each entry of `data`, and as many as inputs
 //   count_tokens    an integer input_tokens
 //
 // and in none of them an error: an `error` event, an `error` member that is not null, or the
@@ -37,7 +37,7 @@ namespace verbatim::gateway {
 struct ReplyOptions {
   size_t max_bytes = size_t{64} << 20;        // of the body; a longer one is no result
   size_t max_event_bytes = size_t{16} << 20;  // of one event, likewise
-  uint32_t choices = 1;                       // that the request asked for: `n`, of all prompts
+  uint32_t choices = 1;                       // asked for: `n` of all prompts, or inputs
 };
 
 class ReplyReader {
@@ -65,7 +65,7 @@ class ReplyReader {
   //   error_event       an error inside
   //   no_end            the end of the protocol did not come ([DONE], message_stop, ...)
   //   no_finish_reason  the end came, but a choice has no finish_reason
-  //   missing_choice    fewer choices than asked for
+  //   missing_choice    fewer choices, or embeddings, than asked for
   //   not_completed     of a response whose status is another: failed, incomplete, cancelled,
   //   queued
   //

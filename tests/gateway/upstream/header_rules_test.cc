@@ -115,6 +115,39 @@ TEST(HeaderRules, AnthropicsVersionIsAlwaysSaid) {
   }
 }
 
+TEST(HeaderRules, WhatNeverCounts) {
+  for (const char* name : {"date", "x-request-id", "traceparent", "user-agent", "x-stainless-lang",
+                           "x-stainless-retry-count"}) {
+    EXPECT_TRUE(HeaderNeverCounts(name)) << name;
+    UpstreamConfig u;
+    u.headers.forward = {name};
+    const ForwardedHeaders f = ForwardHeaders(u, {{name, "v"}});
+    EXPECT_EQ(Text(f.sent), std::string(name) + ": v\n");
+    EXPECT_EQ(json::Canonical(f.identity), "{}") << name;
+  }
+  for (const char* name : {"", "x-team", "anthropic-beta", "openai-beta", "x-request", "dates"}) {
+    EXPECT_FALSE(HeaderNeverCounts(name)) << name;
+  }
+}
+
+TEST(HeaderRules, SecretsOfQueries) {
+  struct Case {
+    const char* query;
+    From from;
+    std::vector<std::string> want;
+  };
+  const Case cases[] = {
+      {"key=sk-1&a=b", From::kNone, {}},
+      {"key=sk-1&a=b", From::kClient, {"sk-1"}},
+      {"a=1&%6bey=s%2Dk&token=t", From::kClient, {"s-k", "s%2Dk", "t"}},
+  };
+  for (const Case& c : cases) {
+    UpstreamConfig u;
+    u.credentials.from = c.from;
+    EXPECT_EQ(ForwardQuery(u, c.query).secrets, c.want) << c.query;
+  }
+}
+
 TEST(HeaderRules, Queries) {
   struct Case {
     const char* query;
@@ -127,7 +160,9 @@ TEST(HeaderRules, Queries) {
       {"", From::kNone, "", "{}", ""},
       {"beta=true", From::kNone, "beta=true", R"({"beta":"true"})", ""},
       {"api-version=2024-10-21&a=1", From::kNone, "a=1", R"({"a":"1"})", "2024-10-21"},
-      {"a=1&a=2&a=3&b", From::kNone, "a=1&a=2&a=3&b", R"({"a":["1","2","3"],"b":""})", ""},
+      {"a=1&a=2&a=3&b", From::kNone, "a=1&a=2&a=3&b", R"({"a":["1","2","3"],"b":null})", ""},
+      {"b=", From::kNone, "b=", R"({"b":""})", ""},
+      {"b&b=", From::kNone, "b&b=", R"({"b":[null,""]})", ""},
       {"trace=7&a=1", From::kNone, "trace=7&a=1", R"({"a":"1"})", ""},
       {"%74race=7", From::kNone, "%74race=7", "{}", ""},
       {"key=S&%6bey=S&api_key=S&a=1", From::kNone, "a=1", R"({"a":"1"})", ""},
@@ -136,6 +171,8 @@ TEST(HeaderRules, Queries) {
       {"a=b c#\r\nx: y", From::kNone, "a=b%20c%23%0D%0Ax:%20y", R"({"a":"b%20c%23%0D%0Ax:%20y"})",
        ""},
       {"%ff=1", From::kNone, "%ff=1", R"({"%ff":"1"})", ""},
+      {"%25ff=1", From::kNone, "%25ff=1", R"({"%25ff":"1"})", ""},
+      {"%61=1&a=1", From::kNone, "%61=1&a=1", R"({"%61":"1","a":"1"})", ""},
   };
   for (const Case& c : cases) {
     UpstreamConfig u;

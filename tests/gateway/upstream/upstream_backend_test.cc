@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "base/clock.h"
+#include "gateway/upstream/pass_through.h"
 #include "gateway/wire/openai.h"
 #include "policies/loader.h"
 #include "tests/gateway/upstream/scripted_upstream.h"
@@ -32,6 +33,9 @@ constexpr char kAnswer[] =
     R"({"id":"c1","object":"chat.completion","model":"m-1","system_fingerprint":"fp",)"
     R"("choices":[{"index":0,"message":{"role":"assistant","content":"Hi"},"finish_reason":"stop"}],)"
     R"("usage":{"prompt_tokens":3,"completion_tokens":1}})";
+
+constexpr char kFinishChunk[] =
+    "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
 
 // What an observer hears of a run, and a way to wait for its end.
 class Heard {
@@ -618,6 +622,11 @@ TEST_F(UpstreamBackendTest, ChoicesToExpect) {
       {Endpoint::kCompletions, R"({"model":"m","n":2,"prompt":[1,2,3]})", 2},
       {Endpoint::kCompletions, R"({"model":"m","prompt":[[1,2],[3]]})", 2},
       {Endpoint::kResponses, R"({"model":"m","n":4})", 1},
+      {Endpoint::kEmbeddings, R"({"model":"m","input":"a","n":4})", 1},
+      {Endpoint::kEmbeddings, R"({"model":"m","input":["a","b","c"]})", 3},
+      {Endpoint::kEmbeddings, R"({"model":"m","input":[[1,2],[3]]})", 2},
+      {Endpoint::kEmbeddings, R"({"model":"m","input":[1,2,3]})", 1},
+      {Endpoint::kEmbeddings, R"({"model":"m","input":[]})", 1},
   };
   for (const Case& c : cases) {
     EXPECT_EQ(Prepare({.endpoint = c.endpoint, .body = c.body})->choices(), c.want) << c.body;
@@ -661,8 +670,102 @@ TEST_F(UpstreamBackendTest, OtherRequestsPassThrough) {
   EXPECT_NE(request.find("\r\ncontent-type: multipart/form-data; boundary=b\r\n"),
             std::string::npos);
   EXPECT_TRUE(request.ends_with("\r\n\r\n--b--"));
-  for (const char* path : {"/../admin", "/files/..", "/./x"}) {
-    EXPECT_EQ(backend_->PreparePassThrough("GET", path, options).index(), 1u) << path;
+  for (const char* path : {"/../admin", "/files/..", "/./x", "//Chat/completions "}) {
+    const auto refused = backend_->PreparePassThrough("POST", path, options);
+    ASSERT_EQ(refused.index(), 1u) << path;
+    EXPECT_EQ(std::get<HttpError>(refused).status, 404) << path;
+    EXPECT_EQ(std::get<HttpError>(refused).code, "unknown_url") << path;
+  }
+}
+
+TEST(PassThrough, NothingThatIsRecorded) {
+  struct Case {
+    std::string path;
+    bool may;
+  };
+  const Case cases[] = {
+      {"/files", true},
+      {"/files/file-1/content", true},
+      {"/files/", true},
+      {"/audio/speech", true},
+      {"/images/generations", true},
+      {"/chat", true},
+      {"/chats/completions", true},
+      {"/threads/t/messages", true},
+      {"/completions-log", true},
+      {"/files/100%", true},
+      {"/chat/completions", false},
+      {"/chat/completions/", false},
+      {"//chat//completions", false},
+      {"/Chat/Completions", false},
+      {"/chat/completions ", false},
+      {"/ chat /completions", false},
+      {"/chat/completions;a=1", false},
+      {"/chat/completions.", false},
+      {"/chat%2Fcompletions", false},
+      {"/chat%252fcompletions", false},
+      {"/ch%61t/completions", false},
+      {"/%25%36%33hat/completions", false},
+      {"/chat/completions/chatcmpl-1", false},
+      {"/v1/chat/completions", false},
+      {"/openai/deployments/d/chat/completions", false},
+      {"/completions", false},
+      {"/embeddings/", false},
+      {"/Responses", false},
+      {"/responses/resp_1", false},
+      {"/messages", false},
+      {"/messages/batches", false},
+      {"/messages/count_tokens", false},
+      {"/engines/m/completions", false},
+      {"/deployments/d/chat/completions", false},
+      {"/files/a%2fb", false},
+      {"/files/a\\b", false},
+      {"/files/a%5Cb", false},
+      {"/files/a\nb", false},
+      {"/files/a%00", false},
+      {std::string("/files/a\0", 9), false},
+      {"/files/%2e%2e/x", false},
+      {"/files/%25252525252e", false},
+      {"/", false},
+      {"", false},
+      {"/v1/", false},
+  };
+  for (const Case& c : cases) EXPECT_EQ(MayPassThrough(c.path), c.may) << c.path;
+}
+
+TEST_F(UpstreamBackendTest, AKeyInTheQueryIsNotRepeated) {
+  ScriptedUpstream upstream({HttpReply(
+      401, R"({"error":{"message":"bad key /v1?key=sk%2Dquery-secret, sk-query-secret"}})")});
+  Configure(upstream.url() + "/v1", "credentials: {from: client}");
+  Heard heard;
+  const RunEnd end = RunOnce(heard, {.query = "key=sk%2Dquery-secret"});
+  EXPECT_NE(upstream.requests().at(0).find("key=sk%2Dquery-secret"), std::string::npos);
+  EXPECT_EQ(end.error.body, R"({"error":{"message":"bad key /v1?key=[redacted], [redacted]"}})");
+}
+
+TEST_F(UpstreamBackendTest, OnlyTwoStatusesAreOfWholeAnswers) {
+  struct Case {
+    int status;
+    const char* cause;
+  };
+  for (const Case& c : {Case{200, ""}, Case{201, ""}, Case{202, "upstream_202"},
+                        Case{203, "upstream_203"}, Case{206, "upstream_206"}}) {
+    for (const bool streamed : {false, true}) {
+      std::string reply =
+          streamed ? StreamReply({kFinishChunk, "data: [DONE]\n\n"}) : HttpReply(c.status, kAnswer);
+      if (streamed) reply.replace(reply.find("200"), 3, std::to_string(c.status));
+      ScriptedUpstream upstream({reply});
+      Configure(upstream.url() + "/v1");
+      Heard heard;
+      const RunEnd end = RunOnce(heard);
+      const bool complete = c.cause[0] == '\0';
+      EXPECT_EQ(end.outcome == RunEnd::Outcome::kComplete, complete) << c.status << end.cause;
+      EXPECT_EQ(end.reply.complete, complete) << c.status;
+      EXPECT_EQ(end.cause, c.cause);
+      const auto& pieces = heard.pieces();
+      ASSERT_FALSE(pieces.empty());
+      EXPECT_EQ(pieces.back().completes, complete) << c.status;
+    }
   }
 }
 

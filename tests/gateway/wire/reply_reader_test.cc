@@ -186,6 +186,10 @@ TEST(ReplyReader, Verdicts) {
       {"no embedding", Endpoint::kEmbeddings, false, R"({"data":[{"embedding":[0.1]},{}]})",
        "unknown_shape"},
       {"no embeddings", Endpoint::kEmbeddings, false, R"({"data":[]})", "unknown_shape"},
+      {"fewer embeddings than inputs", Endpoint::kEmbeddings, false,
+       R"({"data":[{"embedding":[0.1]},{"embedding":[0.2]}]})", "missing_choice", 3},
+      {"an embedding for each", Endpoint::kEmbeddings, false,
+       R"({"data":[{"embedding":[0.1]},{"embedding":[0.2]}]})", "", 2},
       {"tokens", Endpoint::kCountTokens, false, R"({"input_tokens":3})", ""},
       {"no tokens", Endpoint::kCountTokens, false, R"({"input_tokens":"3"})", "unknown_shape"},
   };
