@@ -37,6 +37,15 @@ void AddAll(Headers& headers, const Headers& more) {
   }
 }
 
+// An error with this server's limits in the place of an upstream's.
+HttpError WithLimits(HttpError error, const Headers& limits) {
+  if (limits.empty()) return error;
+  std::erase_if(error.headers,
+                [](const auto& header) { return header.first.starts_with("x-ratelimit-"); });
+  error.headers.insert(error.headers.end(), limits.begin(), limits.end());
+  return error;
+}
+
 // `answered`: the request as it was answered, a fallback's where one stood in.
 Headers AnswerHeaders(const Call& call, const Call& answered, const std::string& cache,
                       const std::string& manifest) {
@@ -153,11 +162,6 @@ std::optional<HttpError> ErrorOf(const Settled& settled, bool leads) {
 }
 
 }  // namespace
-
-std::string CauseOf(const HttpError& error) {
-  if (!error.code.empty()) return error.code;
-  return error.type.empty() ? "http_" + std::to_string(error.status) : error.type;
-}
 
 HttpError RecordingFailed() {
   return {.status = 500,
@@ -305,7 +309,8 @@ asio::awaitable<bool> Answerer::Follow(const Call& call, InFlight::Seat& seat, R
     status = co_await sink.Write(event);
     sink.Abort();
   } else if (error && leads) {
-    status = co_await SendError(sink, *error);
+    HttpError sent = WithLimits(*error, call.limit_headers);
+    status = co_await SendError(sink, std::move(sent));
   } else if (error) {
     co_await Refuse(call, Kind::kFailed, *error, sink, outcome);
   } else if (live && settled->broken) {
@@ -329,6 +334,8 @@ asio::awaitable<bool> Answerer::Follow(const Call& call, InFlight::Seat& seat, R
     Headers headers = AnswerHeaders(call, *flight.call(), outcome.cache, call.manifest);
     if (settled->complete && settled->entry) {
       AddEntry(headers, *settled->entry, settled->output_digest);
+      // Of what is kept, which is not what this client gets.
+      if (settled->redacted) headers.pop_back();
     }
     outcome.status = whole->status;
     status = co_await Send(sink, *std::move(whole), std::move(headers));
@@ -339,8 +346,9 @@ asio::awaitable<bool> Answerer::Follow(const Call& call, InFlight::Seat& seat, R
 asio::awaitable<void> Answerer::Refuse(const Call& call, Kind kind, HttpError error,
                                        ResponseSink& sink, Outcome& outcome) {
   auto appended = co_await Append(UnansweredEntry(call, kind, CauseOf(error), &error, 0));
-  if (appended.ok()) AddAll(error.headers, call.limit_headers);
-  if (!appended.ok()) {
+  if (appended.ok()) {
+    error = WithLimits(std::move(error), call.limit_headers);
+  } else {
     LogError("a refusal could not be recorded: " + appended.error().message);
     error = RecordingFailed();
   }

@@ -32,9 +32,6 @@ struct Outcome {
   uint64_t prompt_tokens = 0, output_tokens = 0;
 };
 
-// The short code that a leaf names an error with.
-std::string CauseOf(const HttpError& error);
-
 // What the client gets where the ledger or the store of results failed.
 HttpError RecordingFailed();
 HttpError StoreFailed(const Error& error);

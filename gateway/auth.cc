@@ -181,6 +181,22 @@ void Authenticator::Replace(AccessRules rules) {
   if (required) state_->required = true;
 }
 
+void Authenticator::EraseOwn(Headers& headers) const {
+  if (!has_keys()) return;
+  const std::shared_ptr<const Rules> rules = state_->Get();
+  const int64_t now = NowMicros();
+  std::erase_if(headers, [&](const auto& header) {
+    const auto& [name, value] = header;
+    if (name == rules->given.trusted_header) return true;
+    const bool authorization = name == "authorization";
+    if (!authorization && name != "x-api-key" && name != "api-key") return false;
+    const std::string_view secret = authorization ? BearerToken(value) : value;
+    if (secret.starts_with("vbk_") || rules->Find(secret)) return true;
+    return authorization && rules->given.jwt && LooksLikeJwt(secret) &&
+           rules->given.jwt->Verify(secret, now).ok();
+  });
+}
+
 Result<Principal> Authenticator::Authenticate(const Headers& headers,
                                               std::string_view remote_ip) const {
   if (!has_keys()) {

@@ -94,6 +94,10 @@ class Authenticator {
   // its port. kInvalid where no credential is valid (401); the message never repeats one.
   Result<Principal> Authenticate(const Headers& headers, std::string_view remote_ip) const;
 
+  // Takes out of a request's headers the credentials that are this server's own: keys, valid or not
+  // by now, and tokens of its issuers. What is left may go to someone else.
+  void EraseOwn(Headers& headers) const;
+
   // For requests from now on.
   void Replace(AccessRules rules);
 

@@ -110,6 +110,8 @@ class PreparedRequest {
   // The request leaves for an upstream: an intent stands in the ledger before it does, and the run
   // reports a reply rather than tokens.
   virtual bool external() const { return false; }
+  // Of the client's own credentials that go upstream: different ones never share a run. "": none do.
+  virtual std::string credentials_digest() const { return ""; }
   // The stream that comes has usage in it (OpenAI's include_usage), whether or not the client asked.
   virtual bool requests_usage() const { return false; }
   // Preparing an equal request again, at any time, comes to the same: nothing read the clock.

@@ -314,6 +314,7 @@ Status GatewayImpl::BuildPipeline(const policies::Config& config, InForce in_for
   options.metrics = &metrics_;
   options.manifest = &manifest_;
   options.limiter = limiter_.get();
+  options.authenticator = authenticator_;
   options.hit_memory_bytes = config.server.hit_memory_bytes;
   options.generate_traceparent = config.server.generate_traceparent;
   options.refusal_interval_micros = static_cast<int64_t>(config.server.refusal_interval_ms) * 1000;

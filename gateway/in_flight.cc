@@ -226,6 +226,7 @@ std::optional<InFlight::Seat> InFlight::JoinOrLead(
       }
     }
     flight = make();
+    if (!flight) return std::nullopt;
     leads = true;
     flights_[flight.get()] = Place{flight, key, 0};
     if (!key.empty()) by_key_[key] = flight.get();

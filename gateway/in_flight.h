@@ -35,6 +35,7 @@ struct Settled {
   bool redacted = false;  // where committed: what is kept is not what was answered
   std::optional<uint64_t> entry;  // nothing where it is passed through without one
   uint64_t prompt_tokens = 0, output_tokens = 0;
+  bool tokens_known = true;  // else an upstream took some and does not say how many
   Digest output_digest{};  // of the body as recorded
   HttpError error;         // where not committed: what those who wait get
 };
@@ -123,8 +124,8 @@ class InFlight {
   uint64_t Epoch() const;
 
   // Joins the flight under `key`, or leads a new one made by `make`. Nothing where one under this
-  // key has ended since `epoch`: its result may be in the store by now, look again. An empty key is
-  // never joined.
+  // key has ended since `epoch` (its result may be in the store by now, look again), or where
+  // `make` gives null. An empty key is never joined.
   std::optional<Seat> JoinOrLead(const std::string& key, uint64_t epoch,
                                  const std::function<std::shared_ptr<Flight>()>& make);
 

@@ -433,6 +433,10 @@ Ticket& Ticket::operator=(Ticket&& other) noexcept {
   return *this;
 }
 
+void Ticket::SettleReserved(int64_t now_micros) {
+  if (hold_) Settle(hold_->reserved, now_micros);
+}
+
 void Ticket::Settle(uint64_t tokens, int64_t now_micros) {
   if (!hold_) return;
   CHECK(!hold_->settled);

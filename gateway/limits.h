@@ -54,6 +54,8 @@ class Ticket {
   // The request took so many tokens, whatever was reserved. At most once; a ticket that is not
   // settled took none.
   void Settle(uint64_t tokens, int64_t now_micros);
+  // The same where nobody knows how many: it took what was reserved.
+  void SettleReserved(int64_t now_micros);
 
  private:
   friend class Limiter;

@@ -140,6 +140,18 @@ class OperatorApi {
     const bool payload = QueryNumber(http.query, "payload").value_or(0) != 0;
     auto view = options_.ledger->Entry(*entry, true);
     if (!view.ok()) co_return co_await Fail(sink, view.error());
+    // Leaves are for every auditor; what is private of another tenant is for those who are
+    // operators, too.
+    const bool mine = http.principal.Has(Role::kOperator) ||
+                      (view->record && view->record->tenant == http.principal.tenant);
+    if (!mine) view->record.reset();
+    if (!mine && payload) {
+      HttpError error{.status = 403,
+                      .message =
+                          "Payloads of other tenants' entries need the roles auditor and "
+                          "operator together."};
+      co_return (void) co_await SendError(sink, std::move(error));
+    }
     json::Value v = json::Value::MakeObject();
     v.Set("entry", view->entry);
     v.Set("leaf", Base64Encode(view->leaf_bytes));

@@ -116,6 +116,7 @@ struct Pipeline::State {
   std::shared_ptr<const Call> StandIn(const Call& call, size_t& next) const;
   asio::awaitable<Settled> Commit(const Flight& flight, Ended ended,
                                   std::optional<uint64_t> renews);
+  static void Settle(Ticket& ticket, const Settled& settled);
   void Sample(const Flight& flight, const Settled& settled, std::optional<uint64_t> compare_with);
 
   template <typename F>
@@ -233,8 +234,15 @@ asio::awaitable<void> Pipeline::State::Generate(Endpoint endpoint, const Request
     }
 
     // 6. Join or lead: identical requests in flight run once.
-    const std::string key = alone ? "" : FlightKey(*call);
-    auto seat = in_flight.JoinOrLead(key, epoch, [&] { return NewFlight(call); });
+    std::string key = FlightKey(*call);
+    // Those whose form cannot be had of the others' answer run by themselves, together.
+    if (alone && !key.empty()) key += call->request.stream ? "\nstream" : "\nplain";
+    std::optional<HttpError> over;
+    auto make = [&] { return (over = Reserve(*call)) ? nullptr : NewFlight(call); };
+    auto seat = in_flight.JoinOrLead(key, epoch, make);
+    if (over) {
+      co_return co_await answerer.Refuse(*call, Kind::kRefused, *std::move(over), sink, outcome);
+    }
     if (!seat) continue;
     if (seat->leads()) {
       // The rest is the leader's, and goes on without this client while anyone waits.
@@ -245,7 +253,7 @@ asio::awaitable<void> Pipeline::State::Generate(Endpoint endpoint, const Request
 
         // 8. Commit: record, leaf and tree state; then the rest of the answer may leave.
         Settled settled = co_await Commit(*flight, std::move(ended), renews);
-        ticket->Settle(settled.prompt_tokens + settled.output_tokens, NowMicros());
+        Settle(*ticket, settled);
         in_flight.Finish(key, flight, settled);
 
         // 9. Sample: a draw decides whether this answer is executed again.
@@ -366,6 +374,7 @@ std::optional<HttpError> Pipeline::State::Decide(Call& call, const json::Value& 
 }
 
 std::optional<HttpError> Pipeline::State::Prepare(Call& call) const {
+  options.authenticator.EraseOwn(call.headers);
   auto prepared = call.backend->Prepare(call.request, {.clock_micros = call.received_micros,
                                                        .length_is_open = call.length_is_open,
                                                        .headers = &call.headers,
@@ -395,6 +404,8 @@ std::string Pipeline::State::FlightKey(const Call& call) const {
   std::string key = call.decision.name_space + "\n" + HexEncode(*call.fingerprint);
   // A stream without usage cannot be given to a client who asked for it.
   if (call.request.include_usage && call.prepared->external()) key += "\nusage";
+  // Nor does one client learn here what another one's credentials came to.
+  key += "\n" + call.prepared->credentials_digest();
   return key;
 }
 
@@ -403,7 +414,7 @@ std::shared_ptr<Flight> Pipeline::State::NewFlight(const std::shared_ptr<Call>& 
   return std::make_shared<Flight>(call);
 }
 
-// What the run may take of the caller's tokens.
+// What the run may take of the tokens of whoever leads it; who joins takes none.
 std::optional<HttpError> Pipeline::State::Reserve(const Call& call) const {
   const std::shared_ptr<Ticket> ticket = call.ticket.lock();
   if (!ticket) return std::nullopt;
@@ -418,10 +429,6 @@ asio::awaitable<Ended> Pipeline::State::Run(std::shared_ptr<Flight> flight) {
   std::shared_ptr<const Call> call = flight->call();
   Ended ended;
   const int64_t began = MonotonicMicros();
-  if (auto over = Reserve(*call)) {
-    ended.end = {.outcome = RunEnd::Outcome::kFailed, .error = *over, .cause = CauseOf(*over)};
-    co_return ended;
-  }
   if (call->prepared->external()) {
     auto intent = co_await answerer.Append(IntentEntry(*call));
     if (!intent.ok()) {
@@ -487,6 +494,21 @@ std::shared_ptr<const Call> Pipeline::State::StandIn(const Call& call, size_t& n
   return nullptr;
 }
 
+// What the run took, whatever became of it.
+void CountTokens(const Call& call, const Flight& flight, const RunEnd& end, Settled& settled) {
+  if (!call.prepared->external()) {
+    settled.output_tokens = flight.Generated();
+    const bool ran = end.outcome != RunEnd::Outcome::kFailed || settled.output_tokens > 0;
+    settled.prompt_tokens = ran ? call.prepared->prompt_tokens() : 0;
+    return;
+  }
+  settled.prompt_tokens = end.reply.prompt_tokens;
+  settled.output_tokens = end.reply.completion_tokens;
+  // An error of the upstream's cost nothing; all else that reached it did.
+  settled.tokens_known =
+      end.outcome == RunEnd::Outcome::kFailed || settled.prompt_tokens + settled.output_tokens > 0;
+}
+
 asio::awaitable<Settled> Pipeline::State::Commit(const Flight& flight, Ended ended,
                                                  std::optional<uint64_t> renews) {
   const std::shared_ptr<const Call> call = flight.call();
@@ -510,6 +532,7 @@ asio::awaitable<Settled> Pipeline::State::Commit(const Flight& flight, Ended end
     entry = UnansweredEntry(*call, kind, end.cause, &end.error, flight.Generated());
     AddReport(entry, end);
   }
+  CountTokens(*call, flight, end, settled);
   entry.closes_intent = ended.intent;
   // A fallback's answer has another fingerprint.
   if (entry.record.serves_hits && call->backend == call->first_backend) entry.renews = renews;
@@ -525,20 +548,24 @@ asio::awaitable<Settled> Pipeline::State::Commit(const Flight& flight, Ended end
     settled.complete = complete;
     settled.broken = end.broken;
     settled.entry = appended->entry;
-    const Transcript& transcript = flight.transcript();
-    settled.prompt_tokens =
-        transcript.reply ? end.reply.prompt_tokens : transcript.trace.prompt_tokens;
-    settled.output_tokens =
-        transcript.reply ? end.reply.completion_tokens : transcript.trace.Generated();
   }
   co_return settled;
+}
+
+void Pipeline::State::Settle(Ticket& ticket, const Settled& settled) {
+  if (settled.tokens_known) {
+    ticket.Settle(settled.prompt_tokens + settled.output_tokens, NowMicros());
+  } else {
+    ticket.SettleReserved(NowMicros());
+  }
 }
 
 void Pipeline::State::Sample(const Flight& flight, const Settled& settled,
                              std::optional<uint64_t> compare_with) {
   const std::shared_ptr<const Call> call = flight.call();
   if (!settled.entry || !settled.complete || !call->KeepsPayload()) return;
-  if (settled.redacted) return;  // what was answered is not what is kept
+  if (settled.redacted) return;   // what was answered is not what is kept
+  if (!call->MayReuse()) return;  // another answer would be right, too
   if (Verifier::Draw(call->decision.verify_rate)) {
     verifier.Offer({.entry = *settled.entry,
                     .call = call,
@@ -613,6 +640,7 @@ asio::awaitable<void> Pipeline::State::PassThrough(const Request& http, Response
   const std::shared_ptr<Ticket> ticket = std::make_shared<Ticket>();
   auto error = Admit(*call, ticket);
   if (!error) {
+    options.authenticator.EraseOwn(call->headers);
     const PrepareOptions prepare{
         .headers = &call->headers, .query = call->query, .body = call->body};
     auto prepared = upstream->PreparePassThrough(http.method, http.path.substr(3), prepare);

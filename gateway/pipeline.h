@@ -33,7 +33,8 @@ struct PipelineOptions {
   store::Ledger* ledger = nullptr;  // these outlive the pipeline
   Metrics* metrics = nullptr;
   const Manifest* manifest = nullptr;
-  Limiter* limiter = nullptr;  // null: no limits
+  Limiter* limiter = nullptr;   // null: no limits
+  Authenticator authenticator;  // whose credentials never go upstream
   // Answers that may wait to be executed again; more are dropped, and counted.
   size_t verify_queue = 64;
   // Told of each verification that compared two answers: where from ("" the engine), and how.

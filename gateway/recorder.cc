@@ -137,6 +137,11 @@ CacheControl ParseCacheControl(std::string_view header) {
   return cache;
 }
 
+std::string CauseOf(const HttpError& error) {
+  if (!error.code.empty()) return error.code;
+  return error.type.empty() ? "http_" + std::to_string(error.status) : error.type;
+}
+
 std::string UpstreamOf(const PreparedRequest& prepared) {
   const json::Value* upstream = prepared.identity().Find("upstream");
   return upstream && upstream->is_string() ? upstream->as_string() : "";
@@ -232,9 +237,32 @@ store::AppendRequest IntentEntry(const Call& call) {
   return entry;
 }
 
+namespace {
+
+// Patterns look at all strings of the member; rules with a pointer mean the bodies.
+void RedactMember(const Redactor& redactor, json::Value& object, const char* name) {
+  json::Value* member = object.is_object() ? object.Find(name) : nullptr;
+  if (!member) return;
+  const Redacted redacted = redactor.Request(json::Canonical(json::Object{{name, *member}}));
+  if (!redacted.any()) return;
+  auto parsed = json::Parse(redacted.bytes);
+  const json::Value* kept = parsed ? parsed->Find(name) : nullptr;
+  object.Set(name, kept ? *kept : json::Value());
+}
+
+}  // namespace
+
 void Redact(const Redactor& redactor, bool streamed, store::AppendRequest& entry) {
   if (redactor.empty()) return;
   if (!entry.record.extra.is_object()) entry.record.extra = json::Value::MakeObject();
+  // What client and vendor say beside the bodies.
+  RedactMember(redactor, entry.record.extra, "model");
+  for (const char* name : {"model", "reported", "request_id"}) {
+    RedactMember(redactor, entry.record.backend, name);
+  }
+  RedactMember(redactor, entry.record.usage, "reported");
+  RedactMember(redactor, entry.record.response, "headers");
+  RedactMember(redactor, entry.detail, "model");
   Redacted request = redactor.Request(entry.request);
   Redacted response = redactor.Response(entry.response, streamed);
   if (!request.any() && !response.any()) return;

@@ -68,6 +68,9 @@ struct Call {
   bool MayReuse() const;
 };
 
+// The short code that a leaf names an error with.
+std::string CauseOf(const HttpError& error);
+
 // The configured id of the upstream that answers, or "": the embedded engine.
 std::string UpstreamOf(const PreparedRequest& prepared);
 

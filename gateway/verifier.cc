@@ -141,21 +141,55 @@ void Verifier::Work() {
       working_ = true;
     }
     if (v.again) {
-      Compare(v, v.again->transcript);
-    } else if (std::optional<Transcript> again = Execute(v)) {
-      Compare(v, *again);
+      Compare(v, v.again->transcript, std::nullopt);
+      continue;
     }
+    std::optional<uint64_t> intent;
+    if (!OpenIntent(v, intent)) continue;
+    if (std::optional<Transcript> again = Execute(v, intent)) Compare(v, *again, intent);
   }
 }
 
-// Nothing where it did not come to an end: that says nothing about the entry, and is only counted.
-std::optional<Transcript> Verifier::Execute(const Verification& v) {
+// An upstream learns nothing before the intent is in the ledger. False: it could not be put there.
+bool Verifier::OpenIntent(const Verification& v, std::optional<uint64_t>& intent) {
+  if (!v.call->prepared->external()) return true;
+  store::AppendRequest entry = IntentEntry(*v.call);
+  // No client waits for a receipt of this one.
+  entry.record.extra = json::Value::MakeObject();
+  entry.record.extra.Set("verifies", v.entry);
+  entry.references.push_back({"verifies", v.entry});
+  auto appended = ledger_->Append(std::move(entry));
+  if (!appended.ok()) {
+    LogError("entry " + std::to_string(v.entry) + " was not executed again: its intent could not " +
+             "be recorded: " + appended.error().message);
+    metrics_->CountVerification("failed");
+    return false;
+  }
+  intent = appended->entry;
+  return true;
+}
+
+// It did not come to an end: that says nothing about the entry that was to be verified.
+void Verifier::Fail(const Verification& v, std::optional<uint64_t> intent, const std::string& cause,
+                    const std::string& message) {
+  metrics_->CountVerification("failed");
+  LogWarning("entry " + std::to_string(v.entry) + " was not executed again: " + message);
+  store::AppendRequest entry =
+      UnansweredEntry(*v.call, store::Kind::kFailed, cause.empty() ? "failed" : cause, nullptr, 0);
+  entry.record.request_id.clear();
+  entry.request.clear();
+  entry.references.push_back({"verifies", v.entry});
+  entry.closes_intent = intent;
+  auto appended = ledger_->Append(std::move(entry));
+  if (!appended.ok()) LogError("that could not be recorded: " + appended.error().message);
+}
+
+std::optional<Transcript> Verifier::Execute(const Verification& v, std::optional<uint64_t> intent) {
   const PreparedRequest& prepared = *v.call->prepared;
   auto execution = std::make_shared<Execution>(prepared.choices());
   auto started = prepared.Start({.seed = v.call->seed, .background = true}, Observe(execution));
   if (auto* error = std::get_if<HttpError>(&started)) {
-    LogWarning("entry " + std::to_string(v.entry) + " was not executed again: " + error->message);
-    metrics_->CountVerification("failed");
+    Fail(v, intent, CauseOf(*error), error->message);
     return std::nullopt;
   }
   const std::shared_ptr<Run> run = std::get<std::unique_ptr<Run>>(std::move(started));
@@ -173,17 +207,15 @@ std::optional<Transcript> Verifier::Execute(const Verification& v) {
     run_ = nullptr;
   }
   const RunEnd& end = *execution->end;
-  if (end.outcome != RunEnd::Outcome::kComplete) {
-    if (end.outcome != RunEnd::Outcome::kCancelled) {
-      const std::string& why = end.error.message.empty() ? end.cause : end.error.message;
-      LogError("entry " + std::to_string(v.entry) + " failed when executed again: " + why);
-    }
-    metrics_->CountVerification("failed");
-    return std::nullopt;
+  if (end.outcome == RunEnd::Outcome::kComplete) {
+    execution->transcript.trace.choices = prepared.choices();
+    execution->transcript.trace.prompt_tokens = prepared.prompt_tokens();
+    return std::move(execution->transcript);
   }
-  execution->transcript.trace.choices = prepared.choices();
-  execution->transcript.trace.prompt_tokens = prepared.prompt_tokens();
-  return std::move(execution->transcript);
+  const bool cancelled = end.outcome == RunEnd::Outcome::kCancelled;
+  const std::string cause = cancelled ? "cancelled" : end.cause;
+  Fail(v, intent, cause, end.error.message.empty() ? cause : end.error.message);
+  return std::nullopt;
 }
 
 // What differs first, and, of the engine's answers, where. `body`: the second answer's bytes.
@@ -206,7 +238,8 @@ std::optional<Divergence> FindDivergence(const Verification& v, const Transcript
   return difference;
 }
 
-void Verifier::Compare(const Verification& v, const Transcript& again) {
+void Verifier::Compare(const Verification& v, const Transcript& again,
+                       std::optional<uint64_t> intent) {
   std::string body;
   const std::optional<Divergence> difference = FindDivergence(v, again, body);
   const PreparedRequest& prepared = *v.call->prepared;
@@ -216,6 +249,7 @@ void Verifier::Compare(const Verification& v, const Transcript& again) {
   entry.model = prepared.model_digest();
   entry.manifest = v.call->manifest;
   entry.numerics = prepared.numerics();
+  entry.closes_intent = intent;
   entry.references.push_back({"verifies", v.entry});
   if (v.again) entry.references.push_back({"result", v.again->entry});
   entry.record.tenant = v.call->principal.tenant;

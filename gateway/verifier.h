@@ -1,9 +1,10 @@
 // Executes recorded answers again, in the background, behind whatever clients ask for, and puts the
 // outcome into the ledger: `verified`, or `diverged` with the first step that differs. Both name
 // the entry. An upstream is asked again, and the answers are compared as such: text, finish
-// reasons, tool calls, and what it says of its model; ids, times and usage may differ. One thread,
-// one run at a time; the engine puts it into whatever batch runs by then, so the neighbours are
-// others than the first time.
+// reasons, tool calls, and what it says of its model; ids, times and usage may differ. Before an
+// upstream is asked again there is an intent; one that does not come to an end is a `failed` entry.
+// One thread, one run at a time; the engine puts it into whatever batch runs by then, so the
+// neighbours are others than the first time.
 #pragma once
 
 #include <condition_variable>
@@ -65,8 +66,11 @@ class Verifier {
 
  private:
   void Work();
-  std::optional<Transcript> Execute(const Verification& v);
-  void Compare(const Verification& v, const Transcript& again);
+  bool OpenIntent(const Verification& v, std::optional<uint64_t>& intent);
+  void Fail(const Verification& v, std::optional<uint64_t> intent, const std::string& cause,
+            const std::string& message);
+  std::optional<Transcript> Execute(const Verification& v, std::optional<uint64_t> intent);
+  void Compare(const Verification& v, const Transcript& again, std::optional<uint64_t> intent);
 
   store::Ledger* const ledger_;
   Metrics* const metrics_;

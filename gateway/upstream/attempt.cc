@@ -56,6 +56,7 @@ void Attempt::OnBody(std::string_view bytes) {
     error_body_ += bytes.substr(0, kErrorBodyBytes - error_body_.size());
   } else if (reader_) {
     Pass(reader_->Feed(bytes));
+    if (reader_->ended() && !std::exchange(told_end_, true) && on_protocol_end) on_protocol_end();
   } else {
     Pass({{.bytes = std::string(bytes)}});
   }

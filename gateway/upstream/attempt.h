@@ -23,6 +23,8 @@ class Attempt : public FetchSink {
   // What went out with this attempt, so that it can be found in what comes back.
   std::vector<std::string> secrets;
   std::function<void(int status)> on_head;
+  // The stream said its protocol's own end, and its transfer goes on. Once.
+  std::function<void()> on_protocol_end{};
 
   void OnHead(FetchHead head) override;
   void OnBody(std::string_view bytes) override;
@@ -51,6 +53,7 @@ class Attempt : public FetchSink {
   const RunObserver& observer_;
   FetchHead head_;
   std::optional<ReplyReader> reader_;
+  bool told_end_ = false;  // on_protocol_end was called
   std::string error_body_;
 };
 

@@ -21,6 +21,9 @@ namespace verbatim::gateway {
 
 namespace {
 
+// How long a transfer may go on after its stream's own end.
+constexpr std::chrono::milliseconds kGraceAfterEnd{500};
+
 namespace asio = boost::asio;
 using Health = CircuitBreaker::Outcome;
 
@@ -40,6 +43,7 @@ struct RunState : std::enable_shared_from_this<RunState> {
         beside(options.headers),
         observer(std::move(obs)),
         pause(client.executor()),
+        grace(client.executor()),
         deadline(client.executor()) {
     if (options.background) attempts_left = std::min<uint64_t>(attempts_left, 2);
     report.Set("upstream", upstream->id);
@@ -66,10 +70,12 @@ struct RunState : std::enable_shared_from_this<RunState> {
   const Headers beside;  // RunOptions::headers
   RunObserver observer;
   asio::steady_timer pause;     // between attempts
+  asio::steady_timer grace;     // after a stream's own end, for the transfer's
   asio::steady_timer deadline;  // of all of them
   FetchCanceller canceller;     // of the attempt that runs
   bool cancelled = false;
   bool timed_out = false;
+  bool left_open = false;  // the reply was whole, and its transfer did not end
   RunEnd failure;
   std::optional<int64_t> asked;
   json::Value attempts = json::Value::MakeArray();
@@ -174,8 +180,23 @@ asio::awaitable<std::optional<RunEnd>> RunState::Try() {
         "upstream_credentials");
   }
 
+  // Some say that their answer is whole and leave the transfer open.
+  attempt.on_protocol_end = [&] {
+    grace.expires_after(kGraceAfterEnd);
+    grace.async_wait([self = weak_from_this()](const boost::system::error_code& error) {
+      const auto state = self.lock();
+      if (!state || error) return;
+      state->left_open = true;
+      state->canceller.Cancel();
+    });
+  };
   canceller = FetchCanceller();
-  const FetchEnd end = co_await client.Fetch(*std::move(request), attempt, canceller);
+  FetchEnd end = co_await client.Fetch(*std::move(request), attempt, canceller);
+  grace.cancel();
+  if (left_open && end.fault == FetchFault::kCancelled && !cancelled && !timed_out) {
+    end.outcome = FetchOutcome::kWhole;
+    end.fault = FetchFault::kNone;
+  }
   const bool stopped = end.fault == FetchFault::kCancelled;
   const bool unsaid = (stopped && !timed_out) || end.fault == FetchFault::kInvalidRequest;
   leave(unsaid ? Health::kUnknown : Health::kUnhealthy);

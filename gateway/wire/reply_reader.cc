@@ -350,6 +350,8 @@ ReplyReader::~ReplyReader() = default;
 ReplyReader::ReplyReader(ReplyReader&&) noexcept = default;
 ReplyReader& ReplyReader::operator=(ReplyReader&&) noexcept = default;
 
+bool ReplyReader::ended() const { return state_->streamed && state_->judge.ended(); }
+
 std::vector<ReplyPiece> ReplyReader::Feed(std::string_view bytes) {
   State& s = *state_;
   std::vector<ReplyPiece> out;

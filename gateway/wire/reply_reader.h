@@ -53,6 +53,10 @@ class ReplyReader {
   // body nothing, as long as it is not too large. Joined, all pieces are all bytes fed.
   std::vector<ReplyPiece> Feed(std::string_view bytes);
 
+  // Of a stream: the end that its protocol demands was fed. A body that goes on all the same says
+  // nothing that counts.
+  bool ended() const;
+
   // The body ended; `whole` says that the transfer did not break off and had the length announced.
   // Appends what is left to `rest`. Call once; nothing may be fed afterwards.
   //
