@@ -11,7 +11,7 @@ namespace verbatim::gateway {
 // "The nearest recorded request is entry 12; it differs in /messages/0/content. ", or "" where none
 // is near: it looks at the newest 32 answers of the same namespace and endpoint among the newest
 // 4096 entries, without requests above 256 KiB. `call` has its fingerprint. Names fields, never
-// their values. Blocks, for some milliseconds.
+// their values. Blocks, for 20 ms at most, within which it looks at as many as it can.
 std::string DescribeNearest(const store::Ledger& ledger, const Call& call);
 
 }  // namespace verbatim::gateway

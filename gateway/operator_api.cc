@@ -309,19 +309,21 @@ class OperatorApi {
     AddResult(v, *result);
     // The result's entry is older, so whatever checkpoint covers this one covers it too.
     if (proof.ok()) {
-      if (Status s = AddServed(v, *result); !s.ok()) return s.error();
+      if (Status s = AddServed(http, v, *result); !s.ok()) return s.error();
     }
     return v;
   }
 
-  // The entry whose answer a hit served, with its own proof and opening.
-  Status AddServed(json::Value& v, const store::EntryView& result) const {
+  // The entry whose answer a hit served, with its own proof, and with its opening where it is not
+  // another tenant's: that holds who asked first.
+  Status AddServed(const Request& http, json::Value& v, const store::EntryView& result) const {
     auto proof = options_.ledger->Proof(result.entry);
     if (!proof.ok()) return proof.error();
     json::Value served = json::Value::MakeObject();
     served.Set("entry", result.entry);
     served.Set("leaf", Base64Encode(result.leaf_bytes));
-    if (result.record) {
+    const bool mine = result.record && result.record->tenant == http.principal.tenant;
+    if (mine || (result.record && http.principal.Has(Role::kOperator))) {
       served.Set("opening", OpeningJson(store::EncodeRecord(*result.record), result.salt));
     }
     served.Set("proof", ProofJson(*proof));

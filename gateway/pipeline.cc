@@ -111,6 +111,7 @@ struct Pipeline::State {
   std::string FlightKey(const Call& call) const;
   static std::shared_ptr<Flight> NewFlight(const std::shared_ptr<Call>& call);
   std::optional<HttpError> Reserve(const Call& call) const;
+  asio::awaitable<void> TurnAway(Call& call, HttpError over, ResponseSink& sink, Outcome& outcome);
   asio::awaitable<Ended> Run(std::shared_ptr<Flight> flight);
   asio::awaitable<RunEnd> RunOnce(const Call& call, std::shared_ptr<Flight> flight);
   std::shared_ptr<const Call> StandIn(const Call& call, size_t& next) const;
@@ -178,7 +179,7 @@ asio::awaitable<void> Pipeline::State::Generate(Endpoint endpoint, const Request
   outcome.answered = call;
   const std::shared_ptr<Ticket> ticket = std::make_shared<Ticket>();
   if (auto over = Admit(*call, ticket)) {
-    co_return co_await answerer.Refuse(*call, Kind::kRefused, *std::move(over), sink, outcome);
+    co_return co_await TurnAway(*call, *std::move(over), sink, outcome);
   }
   // A request equal to one that was a hit goes to its result at once.
   const std::optional<Digest> memo_key = MemoKey(endpoint, http);
@@ -240,9 +241,7 @@ asio::awaitable<void> Pipeline::State::Generate(Endpoint endpoint, const Request
     std::optional<HttpError> over;
     auto make = [&] { return (over = Reserve(*call)) ? nullptr : NewFlight(call); };
     auto seat = in_flight.JoinOrLead(key, epoch, make);
-    if (over) {
-      co_return co_await answerer.Refuse(*call, Kind::kRefused, *std::move(over), sink, outcome);
-    }
+    if (over) co_return co_await TurnAway(*call, *std::move(over), sink, outcome);
     if (!seat) continue;
     if (seat->leads()) {
       // The rest is the leader's, and goes on without this client while anyone waits.
@@ -359,6 +358,8 @@ std::optional<HttpError> Pipeline::State::Decide(Call& call, const json::Value& 
                                    call.body.size());
   if (call.decision.refusal) {
     const policies::Refusal& refusal = *call.decision.refusal;
+    // What is too large to be answered is too large to be kept.
+    if (refusal.code == "limit_exceeded") call.cache.no_store = true;
     return HttpError{
         .status = 400, .message = refusal.message, .param = refusal.param, .code = refusal.code};
   }
@@ -403,7 +404,8 @@ std::string Pipeline::State::FlightKey(const Call& call) const {
   if (!ServesHits(call) || call.cache.no_cache || call.cache.no_store) return "";
   std::string key = call.decision.name_space + "\n" + HexEncode(*call.fingerprint);
   // A stream without usage cannot be given to a client who asked for it.
-  if (call.request.include_usage && call.prepared->external()) key += "\nusage";
+  const bool may_lack = call.prepared->external() && !call.prepared->requests_usage();
+  if (call.request.include_usage && may_lack) key += "\nusage";
   // Nor does one client learn here what another one's credentials came to.
   key += "\n" + call.prepared->credentials_digest();
   return key;
@@ -412,6 +414,16 @@ std::string Pipeline::State::FlightKey(const Call& call) const {
 std::shared_ptr<Flight> Pipeline::State::NewFlight(const std::shared_ptr<Call>& call) {
   call->head.created = NowMicros() / 1'000'000;
   return std::make_shared<Flight>(call);
+}
+
+// Over a limit. It costs the client nothing, so what it may cost the disk is bounded (refusals.h).
+asio::awaitable<void> Pipeline::State::TurnAway(Call& call, HttpError over, ResponseSink& sink,
+                                                Outcome& outcome) {
+  call.cache.no_store = true;
+  refusals.Offer(UnansweredEntry(call, Kind::kRefused, CauseOf(over), &over, 0));
+  outcome.status = over.status;
+  outcome.error = CauseOf(over);
+  (void)co_await SendError(sink, std::move(over));
 }
 
 // What the run may take of the tokens of whoever leads it; who joins takes none.

@@ -131,7 +131,14 @@ std::optional<Refusal> CapTokens(uint64_t limit, std::string_view endpoint, Deci
     if (asked == nullptr || asked->is_null()) continue;
     named = true;
     const auto n = asked->AsUint64();
-    if (n && *n > limit) return OverLimit(field, "Tokens asked for", *n, limit);
+    // What is no such number, an upstream may still take for a large one.
+    if (!n || *n == 0) {
+      return Refusal{field,
+                     "Policy bounds " + std::string(field) + "; it must be an integer from 1 to " +
+                         std::to_string(limit) + ".",
+                     "policy_violation"};
+    }
+    if (*n > limit) return OverLimit(field, "Tokens asked for", *n, limit);
   }
   if (named || (completions && limit >= kCompletionsDefaultTokens)) return std::nullopt;
   const char* field = "max_tokens";

@@ -79,6 +79,8 @@ std::string Describe(const Node& node) {
     case Node::Kind::kScalar:
       break;
   }
+  // What stands before an @ may be a password, and errors go to logs and to the ledger.
+  if (node.text.find('@') != std::string::npos) return "this value";
   return node.quoted ? json::Quote(node.text.substr(0, 80)) : node.text.substr(0, 80);
 }
 

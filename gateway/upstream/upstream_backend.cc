@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/crypto.h"
 #include "gateway/upstream/header_rules.h"
 #include "gateway/upstream/pass_through.h"
 #include "gateway/upstream/request_body.h"
@@ -155,6 +156,16 @@ class PreparedUpstreamRequest : public PreparedRequest {
   Reuse reuse() const override { return reuse_of; }
   bool external() const override { return true; }
   bool requests_usage() const override { return usage_in_stream; }
+  std::string credentials_digest() const override {
+    if (upstream->config.credentials.from != policies::UpstreamCredentials::From::kClient)
+      return "";
+    // Secrets may stand in the query, too.
+    std::string all = outgoing.target;
+    for (const auto& [name, value] : outgoing.client_credentials) {
+      all += "\n" + name + ": " + value;
+    }
+    return HexEncode(Sha256(all));
+  }
   bool timeless() const override { return true; }
   const json::Value& identity() const override { return identity_value; }
   std::string system_fingerprint() const override { return ""; }

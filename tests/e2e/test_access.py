@@ -280,7 +280,7 @@ def test_roles(keyed):
         "manifest": "/verbatim/v1/manifest",
         "reproducibility": "/verbatim/v1/reproducibility",
         "entry": "/verbatim/v1/entries/0",
-        "payload": "/verbatim/v1/entries/0?payload=1",
+        "payload": f"/verbatim/v1/entries/{mine.headers['verbatim-entry']}?payload=1",
         "proof": "/verbatim/v1/entries/0/proof",
         "log": "/verbatim/v1/log",
         "checkpoint": "/log/checkpoint",
