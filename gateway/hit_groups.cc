@@ -53,6 +53,23 @@ std::pair<std::shared_ptr<HitGroups::Group>, bool> HitGroups::Open(
   return {std::move(group), true};
 }
 
+// Behind what the executor has to do already. While that makes the group grow, there is more.
+void HitGroups::WriteSoon(const asio::any_io_executor& executor, std::shared_ptr<Group> group,
+                          size_t size) {
+  asio::post(executor, [this, executor, group = std::move(group), size]() mutable {
+    std::unique_lock lock(group->mutex);
+    if (group->hits.size() > size && group->hits.size() < kMaxGroup) {
+      size = group->hits.size();
+      lock.unlock();
+      return WriteSoon(executor, std::move(group), size);
+    }
+    group->closed = true;
+    lock.unlock();
+    std::vector<Status> statuses = ledger_.RecordHits(group->hits);
+    for (size_t i = 0; i < statuses.size(); ++i) group->waiting[i](std::move(statuses[i]));
+  });
+}
+
 asio::awaitable<Status> HitGroups::Record(store::HitRequest hit) {
   if (hit.strict) {
     auto record = [&](std::function<void(Status)> done) {
@@ -73,15 +90,7 @@ asio::awaitable<Status> HitGroups::Record(store::HitRequest hit) {
     asio::execution_context& context = asio::query(executor, asio::execution::context);
     auto [group, made] = Open(context, nullptr);
     while (!group->Add(hit, done)) std::tie(group, made) = Open(context, group);
-    if (!made) return;
-    asio::post(executor, [this, group = std::move(group)] {
-      {
-        std::lock_guard lock(group->mutex);
-        group->closed = true;
-      }
-      std::vector<Status> statuses = ledger_.RecordHits(group->hits);
-      for (size_t i = 0; i < statuses.size(); ++i) group->waiting[i](std::move(statuses[i]));
-    });
+    if (made) WriteSoon(executor, std::move(group), 1);
   };
   co_return co_await asio::async_initiate<const asio::use_awaitable_t<>&, void(Status)>(
       start, asio::use_awaitable);

@@ -4,8 +4,10 @@
 // written. Any thread may call anything here.
 #pragma once
 
+#include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/execution_context.hpp>
+#include <cstddef>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -29,6 +31,8 @@ class HitGroups {
   // The context's open group, or a new one (true) where there is none or it is `full`.
   std::pair<std::shared_ptr<Group>, bool> Open(boost::asio::execution_context& context,
                                                const std::shared_ptr<Group>& full);
+  void WriteSoon(const boost::asio::any_io_executor& executor, std::shared_ptr<Group> group,
+                 size_t size);
 
   store::Ledger& ledger_;
   std::mutex mutex_;  // guards what follows

@@ -48,6 +48,7 @@ std::string Describe(uint64_t entry, const std::vector<Difference>& differences)
 
 std::string DescribeNearest(const store::Ledger& ledger, const Call& call) {
   const std::string endpoint(EndpointPath(call.endpoint));
+  if (call.body.size() > kRequestBytes) return "";
   const auto asked = Counted(endpoint, call.body);
   if (!asked) return "";
   std::optional<uint64_t> nearest;

@@ -262,6 +262,7 @@ void Redact(const Redactor& redactor, bool streamed, store::AppendRequest& entry
   }
   RedactMember(redactor, entry.record.usage, "reported");
   RedactMember(redactor, entry.record.response, "headers");
+  RedactMember(redactor, entry.record.response, "content_type");
   RedactMember(redactor, entry.detail, "model");
   Redacted request = redactor.Request(entry.request);
   Redacted response = redactor.Response(entry.response, streamed);

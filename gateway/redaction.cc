@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "base/crypto.h"
 #include "gateway/redaction_patterns.h"
 #include "gateway/wire/sse.h"
 
@@ -15,6 +16,9 @@ namespace {
 
 // What a body becomes that nobody can look into, and the rule's name for it.
 constexpr std::string_view kUnreadable = "unreadable";
+// What has more values than the decoder, and the reader of replies, take is not looked into either.
+constexpr size_t kRequestValues = size_t{1} << 18;
+constexpr size_t kReplyValues = size_t{1} << 22;
 constexpr std::string_view kNothingKept = "\"[REDACTED]\"";
 
 // Members that hold the text once more, in pieces that no pattern fits.
@@ -29,7 +33,6 @@ struct Leaf {
   size_t document = 0;
   size_t begin = 0, end = 0;  // in the document, quotes included
   const std::string* text = nullptr;
-  std::vector<std::string> path;
 };
 
 struct Document {
@@ -79,28 +82,49 @@ struct Rule {
   }
 };
 
-// All leaves of one key are the parts of one text, in their order.
+// A text, in its parts and their order, with the rules that cover its place.
+struct Text {
+  std::vector<Leaf> parts;
+  std::vector<const Rule*> rules;
+};
+
+// Texts by the SHA-256 over their place: names may be long and many strings may stand below them.
 class Collector {
  public:
+  explicit Collector(const std::vector<Rule>& rules) : rules_(rules) {}
   void Add(size_t document, Document& of) {
     document_ = document;
     of_ = &of;
-    Walk(of.value, "", false);
+    Walk(of.value, Digest{}, false);
   }
-  std::map<std::string, std::vector<Leaf>> leaves;
+  std::map<Digest, Text> texts;
 
  private:
-  void Walk(const json::Value& v, const std::string& key, bool in_tokens) {
+  static Digest Below(const Digest& key, char kind, std::string_view name) {
+    std::string bytes(AsBytes(key));
+    bytes += kind;
+    bytes += name;
+    return Sha256(bytes);
+  }
+
+  void Walk(const json::Value& v, const Digest& key, bool in_tokens) {
     if (v.is_string()) {
-      leaves[key].push_back({document_, v.text_begin(), v.text_end(), &v.as_string(), path_});
+      const auto [at, is_new] = texts.try_emplace(key);
+      if (is_new) {
+        for (const Rule& rule : rules_) {
+          if (rule.Covers(path_)) at->second.rules.push_back(&rule);
+        }
+      }
+      at->second.parts.push_back({document_, v.text_begin(), v.text_end(), &v.as_string()});
     } else if (v.is_array()) {
-      for (size_t i = 0; i < v.items().size(); ++i)
+      for (size_t i = 0; i < v.items().size(); ++i) {
         Child(v.items()[i], key, std::to_string(i), in_tokens);
+      }
     } else if (v.is_object()) {
-      std::string own = key;
+      Digest own = key;
       for (const json::Member& member : v.members()) {
         if (member.second.is_number() && IsOneOf(kIndexMembers, member.first)) {
-          own += "#" + member.first + "=" + json::Canonical(member.second);
+          own = Below(own, '#', member.first + "=" + json::Canonical(member.second));
         }
       }
       for (const json::Member& member : v.members()) {
@@ -113,13 +137,14 @@ class Collector {
       }
     }
   }
-  void Child(const json::Value& v, const std::string& key, const std::string& segment,
-             bool in_tokens) {
+  void Child(const json::Value& v, const Digest& key, const std::string& segment, bool in_tokens) {
+    if (!v.is_string() && !v.is_array() && !v.is_object()) return;
     path_.push_back(segment);
-    Walk(v, key + "/" + json::Quote(segment), in_tokens);
+    Walk(v, Below(key, '/', segment), in_tokens);
     path_.pop_back();
   }
 
+  const std::vector<Rule>& rules_;
   size_t document_ = 0;
   Document* of_ = nullptr;
   std::vector<std::string> path_;
@@ -188,7 +213,8 @@ std::string OtherLines(const std::string& bytes) {
   for (size_t begin = 0; begin < bytes.size();) {
     const size_t end = std::min(bytes.find_first_of("\r\n", begin), bytes.size());
     const std::string_view line = std::string_view(bytes).substr(begin, end - begin);
-    if (!line.starts_with("data")) out.append(line).push_back('\n');
+    const bool data = line == "data" || line.starts_with("data:");
+    if (!data) out.append(line).push_back('\n');
     begin = end + 1;
   }
   return out;
@@ -208,14 +234,12 @@ struct Redactor::Rules {
   // Applies the rules to documents that are parts of one answer; adds the names of those that
   // match.
   void Apply(std::vector<Document>& documents, std::set<std::string>& matched) const {
-    Collector collector;
+    Collector collector(list);
     for (size_t i = 0; i < documents.size(); ++i) collector.Add(i, documents[i]);
-    for (const auto& [key, parts] : collector.leaves) {
-      std::vector<const Rule*> rules;
-      for (const Rule& rule : list) {
-        if (rule.Covers(parts.front().path)) rules.push_back(&rule);
-      }
-      const std::vector<Found> found = FindAll(rules, parts);
+    for (const auto& [key, of] : collector.texts) {
+      const std::vector<Leaf>& parts = of.parts;
+      if (of.rules.empty()) continue;
+      const std::vector<Found> found = FindAll(of.rules, parts);
       if (found.empty()) continue;
       for (const Found& f : found) matched.insert(f.rule->name);
       std::string text = Replaced(parts, found);
@@ -228,12 +252,12 @@ struct Redactor::Rules {
     }
   }
 
-  Redacted Body(std::string_view body) const {
+  Redacted Body(std::string_view body, size_t max_values) const {
     Redacted out{std::string(body), {}};
     if (list.empty() || body.empty()) return out;
     std::vector<Document> documents(1);
     documents[0].text = out.bytes;
-    auto value = json::Parse(out.bytes);
+    auto value = json::Parse(out.bytes, {.max_values = max_values});
     if (!value) return {std::string(kNothingKept), {std::string(kUnreadable)}};
     documents[0].value = std::move(*value);
     std::set<std::string> matched;
@@ -332,10 +356,12 @@ Result<Redactor> Redactor::Make(const std::vector<policies::RedactRule>& rules) 
 
 bool Redactor::empty() const { return rules_->list.empty(); }
 
-Redacted Redactor::Request(std::string_view body) const { return rules_->Body(body); }
+Redacted Redactor::Request(std::string_view body) const {
+  return rules_->Body(body, kRequestValues);
+}
 
 Redacted Redactor::Response(std::string_view body, bool streamed) const {
-  return streamed ? rules_->Stream(body) : rules_->Body(body);
+  return streamed ? rules_->Stream(body) : rules_->Body(body, kReplyValues);
 }
 
 }  // namespace verbatim::gateway

@@ -123,10 +123,13 @@ std::string Attempt::RequestId() const {
 void Attempt::Redact(std::string& text) const {
   static constexpr std::string_view kInstead = "[redacted]";
   for (const std::string& secret : secrets) {
-    if (secret.size() < kLeastSecretBytes) continue;
-    for (size_t at = 0; (at = text.find(secret, at)) != text.npos; at += kInstead.size()) {
-      text.replace(at, secret.size(), kInstead);
+    if (secret.size() < kLeastSecretBytes || text.find(secret) == text.npos) continue;
+    std::string out;
+    size_t from = 0;
+    for (size_t at; (at = text.find(secret, from)) != text.npos; from = at + secret.size()) {
+      out.append(text, from, at - from).append(kInstead);
     }
+    text = out.append(text, from);
   }
 }
 

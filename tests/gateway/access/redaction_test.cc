@@ -276,6 +276,34 @@ TEST(Redaction, AStreamWithNothingToHideKeepsItsBytes) {
   EXPECT_FALSE(r.any());
 }
 
+// What a place costs does not grow with the names above it, times the strings below it.
+TEST(Redaction, ManyStringsBelowALongName) {
+  const Redactor redactor = Make({Rule("", "email")});
+  std::string body = "{\"x\":{\"" + std::string(1'000'000, 'n') + "\":[";
+  for (int i = 0; i < 20'000; ++i) body += "\"\",";
+  body += "\"me@x.com\"]}}";
+  const Redacted r = redactor.Request(body);
+  EXPECT_TRUE(r.any());
+  EXPECT_EQ(r.bytes.find("me@x.com"), std::string::npos);
+  EXPECT_LT(r.bytes.size(), body.size() + 100);
+}
+
+TEST(Redaction, WhatTheDecoderRefusesForItsSizeIsNotKept) {
+  const Redactor redactor = Make({Rule("", "email")});
+  std::string body = "[";
+  for (int i = 0; i < 300'000; ++i) body += "0,";
+  body += "0]";
+  EXPECT_EQ(redactor.Request(body).rules, std::vector<std::string>{"unreadable"});
+  EXPECT_FALSE(redactor.Response(body, false).any());
+}
+
+TEST(Redaction, FieldsThatOnlyBeginLikeData) {
+  const Redactor redactor = Make({Rule("", "email")});
+  const Redacted r = redactor.Response("data: {\"a\":1}\ndatabase: me@x.com\n\n", true);
+  EXPECT_TRUE(r.any());
+  EXPECT_EQ(r.bytes.find("me@x.com"), std::string::npos);
+}
+
 TEST(Redaction, TokensGoWithTheTextThatTheySpell) {
   const Redactor redactor = Make({Rule("", "email")});
   const std::string body =
