@@ -82,7 +82,8 @@ struct RunObserver {
 struct RunOptions {
   uint64_t seed = 0;        // in force where the client gave none (FINGERPRINT.md)
   bool background = false;  // runs where nobody else wants the place (verification)
-  // Of an upstream: sent beside the request's own headers, and no part of the request (traceparent).
+  // Of an upstream: sent beside the request's own headers, and no part of the request
+  // (traceparent).
   Headers headers{};
 };
 
@@ -110,9 +111,11 @@ class PreparedRequest {
   // The request leaves for an upstream: an intent stands in the ledger before it does, and the run
   // reports a reply rather than tokens.
   virtual bool external() const { return false; }
-  // Of the client's own credentials that go upstream: different ones never share a run. "": none do.
+  // Of the client's own credentials that go upstream: different ones never share a run. "": none
+  // do.
   virtual std::string credentials_digest() const { return ""; }
-  // The stream that comes has usage in it (OpenAI's include_usage), whether or not the client asked.
+  // The stream that comes has usage in it (OpenAI's include_usage), whether or not the client
+  // asked.
   virtual bool requests_usage() const { return false; }
   // Preparing an equal request again, at any time, comes to the same: nothing read the clock.
   virtual bool timeless() const { return false; }
@@ -146,8 +149,8 @@ struct PrepareOptions {
   // Of the client's HTTP request; they outlive the call to Prepare, not the prepared request.
   const Headers* headers = nullptr;  // null: none
   std::string_view query{};          // as sent
-  std::string_view body{};           // as received: values of the request's body that policy did not
-                                     // change have their place in it (json::Value::text_begin)
+  std::string_view body{};  // as received: values of the request's body that policy did not
+                            // change have their place in it (json::Value::text_begin)
 };
 
 class Backend {

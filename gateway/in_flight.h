@@ -36,8 +36,8 @@ struct Settled {
   std::optional<uint64_t> entry;  // nothing where it is passed through without one
   uint64_t prompt_tokens = 0, output_tokens = 0;
   bool tokens_known = true;  // else an upstream took some and does not say how many
-  Digest output_digest{};  // of the body as recorded
-  HttpError error;         // where not committed: what those who wait get
+  Digest output_digest{};    // of the body as recorded
+  HttpError error;           // where not committed: what those who wait get
 };
 
 // One answer being made: for whom, what of it is there, and what became of it.

@@ -172,8 +172,8 @@ class Ledger {
   // Many that are not strict, in one unsynced write: a status for each. Returns as soon.
   std::vector<Status> RecordHits(std::span<const HitRequest> hits);
 
-  // The first complete result, or the one that renewed it, decrypted and checked against its digests
-  // and commitment.
+  // The first complete result, or the one that renewed it, decrypted and checked against its
+  // digests and commitment.
   Result<std::optional<StoredResult>> Lookup(std::string_view name_space,
                                              const Digest& fingerprint) const;
 
