@@ -5,6 +5,7 @@
 #include <rocksdb/file_checksum.h>
 #include <rocksdb/filter_policy.h>
 #include <rocksdb/options.h>
+#include <rocksdb/slice_transform.h>
 #include <rocksdb/table.h>
 #include <rocksdb/utilities/checkpoint.h>
 #include <rocksdb/version.h>
@@ -96,7 +97,11 @@ rocksdb::ColumnFamilyOptions FamilyOptions(bool payload, std::shared_ptr<rocksdb
   options.paranoid_file_checks = true;
   options.memtable_protection_bytes_per_key = kProtectionBytes;
   options.write_buffer_size = size_t{32} << 20;
-  options.compression = payload ? rocksdb::kNoCompression : rocksdb::kLZ4Compression;
+  // Most rows are sealed: compressing them is tried where they come to rest, not at every flush.
+  options.compression_per_level = {rocksdb::kNoCompression, rocksdb::kNoCompression,
+                                   payload ? rocksdb::kNoCompression : rocksdb::kLZ4Compression};
+  // Rows of one table come nearly in order: each is put beside the one before it.
+  options.memtable_insert_with_hint_prefix_extractor.reset(rocksdb::NewFixedPrefixTransform(1));
   if (payload) {
     options.enable_blob_files = true;
     options.min_blob_size = 1024;
