@@ -1,5 +1,6 @@
 """A gateway in front of scripted_upstream.py, with any configuration and no model of its own."""
 
+import contextlib
 import signal
 import time
 
@@ -109,3 +110,19 @@ class ScriptedGateway(gateway_process.Gateway):
         while entry := self.entry(since + len(leaves)):
             leaves.append(entry["leaf_json"])
         return leaves
+
+
+def secret(name):
+    return f"secret-of-{name}-0123456789"
+
+
+@contextlib.contextmanager
+def keyed_gateway(folder, upstream, config, names):
+    """A gateway whose keys stand in files, "file:NAME"; requests have the first one's by default."""
+    for name in names:
+        (folder / name).write_text(secret(name))
+    gateway = ScriptedGateway(folder, upstream, config)
+    gateway.key = secret(names[0])
+    gateway.start()
+    yield gateway
+    assert gateway.stop() == 0, gateway.errors[-10:]

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from scripted_gateway import ScriptedGateway, wait_for
+from scripted_gateway import keyed_gateway, secret, wait_for
 from scripted_upstream import ScriptedUpstream, chat_answer, chat_events, fails, own_answer
 from scripted_upstream import whole
 
@@ -40,10 +40,6 @@ access:
 NAMES = ("root", "small", "few")
 
 
-def secret(name):
-    return f"secret-of-{name}-0123456789"
-
-
 @pytest.fixture(scope="module")
 def upstream():
     with ScriptedUpstream() as upstream:
@@ -53,13 +49,8 @@ def upstream():
 @pytest.fixture(scope="module")
 def gateway(upstream, tmp_path_factory):
     folder = tmp_path_factory.mktemp("edges")
-    for name in NAMES:
-        (folder / name).write_text(secret(name))
-    gateway = ScriptedGateway(folder, upstream, CONFIG)
-    gateway.key = secret("root")
-    gateway.start()
-    yield gateway
-    assert gateway.stop() == 0, gateway.errors[-10:]
+    with keyed_gateway(folder, upstream, CONFIG, NAMES) as gateway:
+        yield gateway
 
 
 def test_nobody_gets_the_refusal_of_another_key(gateway):

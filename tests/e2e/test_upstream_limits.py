@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from scripted_gateway import ScriptedGateway, wait_for
+from scripted_gateway import keyed_gateway, secret, wait_for
 from scripted_upstream import ScriptedUpstream, chat_answer, chat_events, fails, streams, whole
 
 CONFIG = """\
@@ -26,10 +26,6 @@ access:
 NAMES = ("root", "many", "tokens")
 
 
-def secret(name):
-    return f"secret-of-{name}-0123456789"
-
-
 @pytest.fixture(scope="module")
 def upstream():
     with ScriptedUpstream() as upstream:
@@ -39,13 +35,8 @@ def upstream():
 @pytest.fixture(scope="module")
 def gateway(upstream, tmp_path_factory):
     folder = tmp_path_factory.mktemp("limits")
-    for name in NAMES:
-        (folder / name).write_text(secret(name))
-    gateway = ScriptedGateway(folder, upstream, CONFIG)
-    gateway.key = secret("root")
-    gateway.start()
-    yield gateway
-    assert gateway.stop() == 0, gateway.errors[-10:]
+    with keyed_gateway(folder, upstream, CONFIG, NAMES) as gateway:
+        yield gateway
 
 
 def test_limits_here_are_told_with_upstreams_errors_too(gateway, upstream):
