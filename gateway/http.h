@@ -18,16 +18,11 @@
 #include "base/result.h"
 #include "gateway/auth.h"
 #include "gateway/endpoint.h"
+#include "gateway/headers.h"
 
 namespace verbatim::gateway {
 
 struct AccessNotes;  // gateway/access_log.h
-
-// Names are lower-case in requests and sent as given in answers; order and duplicates are kept.
-using Headers = std::vector<std::pair<std::string, std::string>>;
-
-// The first value of `name` (lower-case), or "" where there is none.
-std::string_view FindHeader(const Headers& headers, std::string_view name);
 
 struct Request {
   std::string id;      // made by the server: "req_" + 32 hex; sent back as x-request-id
