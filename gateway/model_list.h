@@ -1,0 +1,17 @@
+// GET /v1/models and /v1/models/{}: the models that the caller may use. Handlers as in http.h.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+
+#include "gateway/http.h"
+#include "gateway/in_force.h"
+
+namespace verbatim::gateway {
+
+// `now` outlives the coroutine, as the request does.
+boost::asio::awaitable<void> ListModels(const InForce& now, const Request& http,
+                                        ResponseSink& sink);
+// params[0]: its name.
+boost::asio::awaitable<void> ShowModel(const InForce& now, const Request& http, ResponseSink& sink);
+
+}  // namespace verbatim::gateway

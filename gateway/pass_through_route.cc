@@ -1,0 +1,56 @@
+#include "gateway/pass_through_route.h"
+
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "gateway/access_log.h"
+#include "gateway/admission.h"
+#include "gateway/answerer.h"
+#include "gateway/in_flight.h"
+#include "gateway/runs.h"
+
+namespace verbatim::gateway {
+
+namespace asio = boost::asio;
+
+asio::awaitable<void> PassThroughRoute::Serve(std::shared_ptr<Call> call, const Request& http,
+                                              ResponseSink& sink) {
+  const std::shared_ptr<Ticket> ticket = std::make_shared<Ticket>();
+  if (auto error = Prepare(*call, http, ticket)) {
+    co_return (void) co_await SendError(sink, *std::move(error));
+  }
+  call->decision.mode = policies::Mode::kBypass;
+  auto seat = in_flight_.JoinOrLead("", 0, [&] { return std::make_shared<Flight>(call); });
+  auto run = [this, call, ticket](std::shared_ptr<Flight> flight) -> asio::awaitable<Settled> {
+    const RunEnd end = co_await runs_.RunOnce(*call, flight);
+    co_return SettledBy(end);
+  };
+  runs_.Lead("", seat->flight(), run, {});
+  Outcome outcome;
+  (void)co_await answerer_.Follow(*call, *seat, sink, outcome);
+  AccessNotes notes;
+  notes.cache = outcome.cache;
+  notes.upstream = UpstreamOf(*call->prepared);
+  sink.Note(notes);
+}
+
+std::optional<HttpError> PassThroughRoute::Prepare(Call& call, const Request& http,
+                                                   const std::shared_ptr<Ticket>& ticket) const {
+  const std::shared_ptr<const UpstreamBackend>& upstream = call.in_force->pass_through;
+  if (!upstream) {
+    return HttpError{.status = 404,
+                     .message = "Unknown request URL: " + http.method + " " + http.path +
+                                ". Please check the URL for typos.",
+                     .code = "unknown_url"};
+  }
+  if (auto over = admission_.Admit(call, ticket)) return over;
+  authenticator_.EraseOwn(call.headers);
+  const PrepareOptions options{.headers = &call.headers, .query = call.query, .body = call.body};
+  auto prepared = upstream->PreparePassThrough(http.method, http.path.substr(3), options);
+  if (auto* refused = std::get_if<HttpError>(&prepared)) return std::move(*refused);
+  call.prepared = std::get<std::shared_ptr<const PreparedRequest>>(std::move(prepared));
+  return std::nullopt;
+}
+
+}  // namespace verbatim::gateway

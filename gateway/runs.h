@@ -1,0 +1,81 @@
+// How an answer comes to be, once somebody leads: a backend is asked, others stand in where it
+// cannot answer, and what came of it is put into the ledger before it counts (pipeline.cc,
+// Generate, steps 7 to 9). What somebody leads lives on the pool's threads and goes on while anyone
+// waits for it, whoever that is. Thread-safe.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "gateway/backend.h"
+#include "gateway/in_flight.h"
+#include "gateway/recorder.h"
+#include "store/ledger.h"
+
+namespace boost::asio {
+class thread_pool;
+}
+
+namespace verbatim::gateway {
+
+class Answerer;
+class HitCache;
+class Metrics;
+class Verifier;
+
+struct RunsOptions {  // all outlive the runs
+  boost::asio::thread_pool* pool = nullptr;
+  InFlight* in_flight = nullptr;
+  store::Ledger* ledger = nullptr;
+  Metrics* metrics = nullptr;
+  HitCache* results = nullptr;
+  Verifier* verifier = nullptr;
+  Answerer* answerer = nullptr;
+  Authenticator authenticator;  // whose credentials never go upstream
+  bool generate_traceparent = false;
+};
+
+// How a run ended, after whatever stood in for the backend that was asked first.
+struct Ended {
+  RunEnd end;
+  std::optional<uint64_t> intent;  // that stands in the ledger and has to be closed
+  int64_t micros = 0;
+};
+
+// What those who wait get of a run that leaves no entry.
+Settled SettledBy(const RunEnd& end);
+
+class Runs {
+ public:
+  explicit Runs(RunsOptions options) : options_(std::move(options)) {}
+
+  // Whoever leads `flight` does `work`, on a thread of the pool; what that settles is what everyone
+  // hears who waits for the flight. Then comes `after`, for which nobody waits.
+  using Work = std::function<boost::asio::awaitable<Settled>(std::shared_ptr<Flight>)>;
+  using After = std::function<void(const Flight&, const Settled&)>;
+  void Lead(std::string key, std::shared_ptr<Flight> flight, Work work, After after);
+
+  // At the backend that the request names, or, where that cannot answer now, at those that may
+  // stand in for it. An upstream learns nothing before the intent is in the ledger.
+  boost::asio::awaitable<Ended> Run(std::shared_ptr<Flight> flight);
+
+  // At the call's own backend, without an intent.
+  boost::asio::awaitable<RunEnd> RunOnce(const Call& call, std::shared_ptr<Flight> flight);
+
+  // Record, leaf and tree state. `renews`: the entry whose place the answer takes.
+  boost::asio::awaitable<Settled> Commit(const Flight& flight, Ended ended,
+                                         std::optional<uint64_t> renews);
+
+  // Draws whether the answer is executed again, and offers it; and to compare it with the entry
+  // `compare_with`, for a client who asked for that.
+  void Sample(const Flight& flight, const Settled& settled, std::optional<uint64_t> compare_with);
+
+ private:
+  const RunsOptions options_;
+};
+
+}  // namespace verbatim::gateway
