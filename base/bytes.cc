@@ -114,6 +114,7 @@ void AppendU16(std::string& out, uint16_t v) { AppendBigEndian(out, v, 2); }
 void AppendU32(std::string& out, uint32_t v) { AppendBigEndian(out, v, 4); }
 void AppendU64(std::string& out, uint64_t v) { AppendBigEndian(out, v, 8); }
 uint64_t ReadU64(std::string_view bytes) { return ReadBigEndian(bytes, 8); }
+uint16_t ReadU16(std::string_view bytes) { return static_cast<uint16_t>(ReadBigEndian(bytes, 2)); }
 uint32_t ReadU32(std::string_view bytes) { return static_cast<uint32_t>(ReadBigEndian(bytes, 4)); }
 
 bool IsUtf8(std::string_view bytes) {

@@ -37,6 +37,7 @@ void AppendU16(std::string& out, uint16_t v);
 void AppendU32(std::string& out, uint32_t v);
 void AppendU64(std::string& out, uint64_t v);
 uint64_t ReadU64(std::string_view bytes);  // the first 8 bytes; CHECKs the length
+uint16_t ReadU16(std::string_view bytes);  // the first 2 bytes; CHECKs the length
 uint32_t ReadU32(std::string_view bytes);  // the first 4 bytes; CHECKs the length
 
 // True where the bytes are well-formed UTF-8 (RFC 3629: no surrogates, no overlong forms).

@@ -310,7 +310,7 @@ class Checker {
     Result<ReceiptRow> receipt = DecodeReceiptRow(**row);
     // A later entry or hit of the same request may have taken the receipt over, an earlier one not.
     if (!receipt.ok()) return {};  // named by CheckReceipts
-    if (receipt->hit_key.empty() && receipt->entry < entry) {
+    if (receipt->row_key.empty() && receipt->entry < entry) {
       Find("receipt", entry,
            "the receipt for its request id names entry " + std::to_string(receipt->entry));
     }
@@ -428,7 +428,7 @@ class Checker {
       Find("receipt", std::nullopt, "the receipt of request " + id + ": " + row.error().message);
       return {};
     }
-    if (!row->hit_key.empty()) return CheckHitReceipt(id, *row);
+    if (!row->row_key.empty()) return CheckHitReceipt(id, *row);
     if (row->entry >= tree_.size()) {
       Find("receipt", row->entry, "the receipt of request " + id + " names a missing entry");
       return {};
@@ -445,21 +445,25 @@ class Checker {
     return {};
   }
 
+  // Of one row after the other, mostly, since ids and rows are both in the order of time.
   Status CheckHitReceipt(const std::string& id, const ReceiptRow& row) {
-    Result<std::optional<std::string>> bytes = kv_.Get(Table::kHit, row.hit_key);
-    if (!bytes.ok()) return Note("receipt", std::nullopt, bytes.error());
-    if (!*bytes) {
-      Find("receipt", std::nullopt, "the receipt of request " + id + " names a missing hit");
-      return {};
+    if (row.row_key != opened_.key) {
+      opened_ = {row.row_key, {}};
+      Result<std::optional<std::string>> bytes = kv_.Get(Table::kHit, row.row_key);
+      if (!bytes.ok()) return Note("receipt", std::nullopt, bytes.error());
+      if (*bytes) {
+        Result<HitRow> hit_row = DecodeHitRow(**bytes);
+        Result<std::vector<OpenedHit>> hits =
+            hit_row.ok() ? reader_.OpenHits(row.row_key, *hit_row) : hit_row.error();
+        opened_.damaged = !hits.ok();  // named by CheckHits
+        if (hits.ok()) opened_.hits = std::move(*hits);
+      }
     }
-    Result<HitRow> hit_row = DecodeHitRow(**bytes);
-    if (!hit_row.ok()) return {};  // named by CheckHits, as below
-    Result<OpenedHit> hit = reader_.OpenHit(row.hit_key, *hit_row);
-    if (!hit.ok()) return {};
-    if (hit->record.request_id != id) {
+    if (opened_.damaged) return {};
+    if (row.place >= opened_.hits.size()) {
+      Find("receipt", std::nullopt, "the receipt of request " + id + " names a missing hit");
+    } else if (opened_.hits[row.place].record.request_id != id) {
       Find("receipt", std::nullopt, "the receipt of request " + id + " names another one's hit");
-    } else if (row.hit_key.substr(8, 16) != row.pseudonym) {
-      Find("receipt", std::nullopt, "the receipt of request " + id + " names another tenant");
     }
     return {};
   }
@@ -514,7 +518,6 @@ class Checker {
     // Each row against its commitment.
     const Status scanned =
         kv_.Scan(Table::kHit, "", "", [&](std::string_view key, std::string_view value) {
-          ++report_.hits;
           problem = CheckHitRow(key, value);
           return problem.ok();
         });
@@ -567,20 +570,27 @@ class Checker {
       Find("hit", std::nullopt, "a row of hits is damaged");
       return {};
     }
-    Result<OpenedHit> hit = reader_.OpenHit(key, *row);
-    if (!hit.ok()) return Note("hit", std::nullopt, hit.error());
-    const HitRecord& record = hit->record;
-    if (record.result >= tree_.size()) {
-      Find("hit", record.result, "a hit names an entry that is not there");
-    }
-    if (PseudonymBytes(reader_.keys().Pseudonym(record.tenant)) != key.substr(8, 16)) {
-      Find("hit", std::nullopt, "a hit is another tenant's");
-    }
+    report_.hits += row->commitments.size();
     if (ReadU64(key) < counters_.interval) {
       Result<std::optional<std::string>> batch =
           kv_.Get(Table::kHitBatch, key.substr(0, kHitBatchKeyBytes));
       if (!batch.ok()) return Note("hit", std::nullopt, batch.error());
       if (!*batch) Find("hit", std::nullopt, "a hit of a closed interval has no leaf");
+    }
+    Result<std::vector<OpenedHit>> hits = reader_.OpenHits(key, *row);
+    if (!hits.ok()) return Note("hit", std::nullopt, hits.error());
+    for (const OpenedHit& hit : *hits) {
+      if (Status checked = CheckHit(key, hit.record); !checked.ok()) return checked;
+    }
+    return {};
+  }
+
+  Status CheckHit(std::string_view row_key, const HitRecord& record) {
+    if (record.result >= tree_.size()) {
+      Find("hit", record.result, "a hit names an entry that is not there");
+    }
+    if (PseudonymBytes(reader_.keys().Pseudonym(record.tenant)) != row_key.substr(8, 16)) {
+      Find("hit", std::nullopt, "a hit is another tenant's");
     }
     if (record.request_id.empty()) return {};
     Result<std::optional<std::string>> receipt = kv_.Get(Table::kReceipt, record.request_id);
@@ -661,7 +671,12 @@ class Checker {
   int64_t last_time_ = 0;
   std::map<std::string, uint64_t> sequences_;
   std::map<uint64_t, HitsLeaf> batches_;
-  HitCounters counters_;                          // of the batches
+  HitCounters counters_;  // of the batches
+  struct {
+    std::string key;
+    std::vector<OpenedHit> hits;  // empty where the row is missing
+    bool damaged = false;
+  } opened_;                                      // the row of hits that a receipt named last
   std::map<uint64_t, std::string> open_intents_;  // entry -> tenant
   std::set<uint64_t> without_keys_, erased_;
   std::set<uint64_t> unreadable_;  // leaves that are missing or damaged

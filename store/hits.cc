@@ -55,62 +55,101 @@ Result<std::vector<ClosedBatch>> Hits::Restore() {
 }
 
 std::vector<Status> Hits::Record(std::span<const HitRequest> hits, int64_t now) {
-  std::vector<Placed> placed(hits.size());
+  std::vector<std::string> records(hits.size());
+  std::vector<Digest> digests(hits.size());
   for (size_t i = 0; i < hits.size(); ++i) {
     const HitRequest& hit = hits[i];
-    placed[i].bytes = EncodeHitRecord({hit.kind, hit.tenant, hit.subject, hit.key_id,
-                                       hit.request_id, hit.result, now, hit.extra});
-    placed[i].digest = Sha256(placed[i].bytes);
+    records[i] = EncodeHitRecord({hit.kind, hit.tenant, hit.subject, hit.key_id, hit.request_id,
+                                  hit.result, now, hit.extra});
+    digests[i] = Sha256(records[i]);
   }
-  const std::string nonces = RandomBytes(hits.size() * kNonceBytes);
 
   std::vector<Status> statuses(hits.size());
   std::lock_guard lock(mutex_);
-  RequestIds ids;
-  for (size_t i = 0; i < hits.size(); ++i) {
-    const auto nonce = std::string_view(nonces).substr(i * kNonceBytes, kNonceBytes);
-    statuses[i] = Place(hits[i], placed[i], nonce, ids);
+  const std::vector<size_t> order = Sorted(hits, statuses);
+  std::vector<NewRow> rows;
+  for (size_t i = 0; i < order.size();) {
+    const HitRequest& first = hits[order[i]];
+    Result<NewRow> row = OpenRow(first.tenant, first.subject);
+    for (; i < order.size() && (!row.ok() || row->hits.size() < kMaxHitsOfRow); ++i) {
+      const HitRequest& hit = hits[order[i]];
+      if (hit.tenant != first.tenant || hit.subject != first.subject) break;
+      if (!row.ok()) {
+        statuses[order[i]] = row.error();
+        continue;
+      }
+      AddToRow(*row, order[i], digests[order[i]], std::move(records[order[i]]));
+    }
+    if (row.ok()) rows.push_back(std::move(*row));
   }
   // One table after the other, since the database inserts fastest what comes in order.
   Batch writes;
-  for (size_t i = 0; i < hits.size(); ++i) {
-    if (!placed[i].batch || hits[i].request_id.empty()) continue;
-    writes.Put(Table::kReceipt, hits[i].request_id,
-               EncodeReceiptRow({placed[i].batch->pseudonym, 0, placed[i].key}));
+  for (const NewRow& row : rows) {
+    for (size_t place = 0; place < row.hits.size(); ++place) {
+      const std::string& id = hits[row.hits[place]].request_id;
+      if (id.empty()) continue;
+      writes.Put(Table::kReceipt, id,
+                 EncodeReceiptRow({"", 0, row.key, static_cast<uint16_t>(place)}));
+    }
   }
-  for (Placed& p : placed) {
-    if (p.batch) writes.Put(Table::kHit, std::move(p.key), std::move(p.row));
+  for (NewRow& row : rows) {
+    row.values.sealed = SealPart(row.slot->keys.KeyOfRow(row.key), next_.interval, Part::kHit,
+                                 JoinHitRecords(row.records));
+    writes.Put(Table::kHit, row.key, EncodeHitRow(row.values));
   }
   const Status written = writes.empty() ? Status() : kv_.Commit(writes, false);
-  for (size_t i = 0; i < hits.size(); ++i) {
-    OpenBatch* batch = placed[i].batch;
-    if (!batch) continue;
-    statuses[i] = written;
-    if (batch->from == 0) batch->from = now;
-    batch->to = std::max(batch->to, now);
-    if (!written.ok()) batch->tree.reset();
-    if (batch->tree) batch->tree->Append(LeafHash(AsBytes(placed[i].commitment)), nullptr);
+  for (const NewRow& row : rows) {
+    OpenBatch& batch = *row.batch;
+    if (batch.from == 0) batch.from = now;
+    batch.to = std::max(batch.to, now);
+    if (!written.ok()) batch.tree.reset();
+    for (const Digest& commitment : row.values.commitments) {
+      if (batch.tree) batch.tree->Append(LeafHash(AsBytes(commitment)), nullptr);
+    }
+    for (const size_t hit : row.hits) statuses[hit] = written;
   }
   if (!written.ok()) EndInterval();
   return statuses;
 }
 
-// Gives the hit the next number of its batch, or changes nothing.
-Status Hits::Place(const HitRequest& hit, Placed& placed, std::string_view nonce,
-                   RequestIds& group) {
-  OpenBatch& batch = BatchOf(hit.tenant);
-  CHECK(batch.count < std::numeric_limits<uint32_t>::max());
-  if (Status owned = CheckRequestId(hit, batch.pseudonym, group); !owned.ok()) return owned;
-  Result<OpenBatch::Slot*> slot = SlotOf(batch, hit.subject);
+// The hits that can be recorded, by tenant and subject and then as they came. The others get why
+// not into their status.
+std::vector<size_t> Hits::Sorted(std::span<const HitRequest> hits, std::vector<Status>& statuses) {
+  std::vector<size_t> order;
+  order.reserve(hits.size());
+  RequestIds ids;
+  for (size_t i = 0; i < hits.size(); ++i) {
+    statuses[i] = CheckRequestId(hits[i], ids);
+    if (statuses[i].ok()) order.push_back(i);
+  }
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    const int tenants = hits[a].tenant.compare(hits[b].tenant);
+    return tenants != 0 ? tenants < 0 : hits[a].subject < hits[b].subject;
+  });
+  return order;
+}
+
+// A row at the next number of the tenant's batch, without hits yet.
+Result<Hits::NewRow> Hits::OpenRow(const std::string& tenant, const std::string& subject) {
+  OpenBatch& batch = BatchOf(tenant);
+  Result<OpenBatch::Slot*> slot = SlotOf(batch, subject);
   if (!slot.ok()) return slot.error();
-  placed.key = HitKey(next_.interval, batch.pseudonym, batch.count);
-  const SlotKeys keys = (*slot)->keys.Derive(placed.key);
-  placed.commitment = Commitment(keys.salt, placed.digest);
-  placed.row = EncodeHitRow({(*slot)->number, placed.commitment,
-                             SealPart(keys.key, next_.interval, Part::kHit, placed.bytes, nonce)});
-  placed.batch = &batch;
-  ++batch.count;
-  return {};
+  NewRow row;
+  row.batch = &batch;
+  row.slot = *slot;
+  row.key = HitKey(next_.interval, batch.pseudonym, batch.count);
+  row.values.slot = (*slot)->number;
+  return row;
+}
+
+// Gives the hit the next number of the row's batch.
+void Hits::AddToRow(NewRow& row, size_t hit, const Digest& digest, std::string record) {
+  OpenBatch& batch = *row.batch;
+  CHECK(batch.count < std::numeric_limits<uint32_t>::max());
+  const std::string key = HitKey(next_.interval, batch.pseudonym, batch.count++);
+  row.values.commitments.push_back(Commitment(row.slot->keys.SaltOfHit(key), digest));
+  row.records.push_back(std::move(record));
+  row.hits.push_back(hit);
 }
 
 Hits::OpenBatch& Hits::BatchOf(const std::string& tenant) {
@@ -129,9 +168,9 @@ Result<Hits::OpenBatch::Slot*> Hits::SlotOf(OpenBatch& batch, const std::string&
 }
 
 // Nobody gets another tenant's receipt by sending its request id.
-Status Hits::CheckRequestId(const HitRequest& hit, const std::string& pseudonym,
-                            RequestIds& group) {
+Status Hits::CheckRequestId(const HitRequest& hit, RequestIds& group) {
   if (hit.request_id.empty() || hit.new_request_id) return {};
+  const std::string& pseudonym = BatchOf(hit.tenant).pseudonym;
   std::string owner = pseudonym;
   if (const auto at = group.emplace(hit.request_id, pseudonym); !at.second) {
     owner = at.first->second;

@@ -1,5 +1,6 @@
-// Hits between their serving and their leaf: each is a row of its own, written unsynced before the
-// answer's last byte; an interval's rows of one tenant become one leaf with their RFC 6962 root.
+// Hits between their serving and their leaf: those of one subject that are recorded together are a
+// row, written unsynced before the answers' last bytes; an interval's hits of one tenant become one
+// leaf with their RFC 6962 root.
 //
 // Threads: Record from any thread; CloseInterval and the rest from the sequencer's thread.
 #pragma once
@@ -38,8 +39,9 @@ class Hits {
   Result<std::vector<ClosedBatch>> Restore();
 
   // Writes the rows and receipts of all these hits at once, in one unsynced batch; one status for
-  // each. A failure leaves it unknown whether they are stored, and ends the interval: their rows'
-  // numbers are never used again, and what is stored of them gets its leaf like any other hit.
+  // each. They are numbered by tenant and subject, then as they come. A failure leaves it unknown
+  // whether they are stored, and ends the interval: their numbers are never used again, and what is
+  // stored of them gets its leaf like any other hit.
   std::vector<Status> Record(std::span<const HitRequest> hits, int64_t now);
 
   // A commit of others failed: what the open batches hold, only the database can tell.
@@ -61,13 +63,14 @@ class Hits {
     };
     std::map<std::string, Slot> slots;  // by subject
   };
-  // A hit with its record's bytes, and where it is put.
-  struct Placed {
-    std::string bytes;
-    Digest digest{};
-    OpenBatch* batch = nullptr;  // null: refused
-    Digest commitment{};
-    std::string key, row;  // of Table::kHit
+  // A row of Table::kHit that is being made.
+  struct NewRow {
+    OpenBatch* batch = nullptr;
+    OpenBatch::Slot* slot = nullptr;
+    std::string key;
+    HitRow values;
+    std::vector<std::string> records;
+    std::vector<size_t> hits;  // places in the group
   };
   // Request ids of a group whose rows are not written yet, each with its pseudonym.
   using RequestIds = std::map<std::string_view, std::string_view>;
@@ -75,8 +78,10 @@ class Hits {
   void EndInterval();
   OpenBatch& BatchOf(const std::string& tenant);
   Result<OpenBatch::Slot*> SlotOf(OpenBatch& batch, const std::string& subject);
-  Status CheckRequestId(const HitRequest& hit, const std::string& pseudonym, RequestIds& group);
-  Status Place(const HitRequest& hit, Placed& placed, std::string_view nonce, RequestIds& group);
+  Status CheckRequestId(const HitRequest& hit, RequestIds& group);
+  std::vector<size_t> Sorted(std::span<const HitRequest> hits, std::vector<Status>& statuses);
+  Result<NewRow> OpenRow(const std::string& tenant, const std::string& subject);
+  void AddToRow(NewRow& row, size_t hit, const Digest& digest, std::string record);
 
   Kv& kv_;
   const Keys& keys_;

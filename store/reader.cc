@@ -165,7 +165,9 @@ Result<HitBatch> Reader::ReadBatch(std::string_view batch_key) const {
                                               " is missing or damaged; run verbatim fsck"};
           return false;
         }
-        batch.hashes.push_back(LeafHash(AsBytes(row->commitment)));
+        for (const Digest& commitment : row->commitments) {
+          batch.hashes.push_back(LeafHash(AsBytes(commitment)));
+        }
         batch.slots_end = std::max(batch.slots_end, row->slot + 1);
         return true;
       });
@@ -174,61 +176,86 @@ Result<HitBatch> Reader::ReadBatch(std::string_view batch_key) const {
   return batch;
 }
 
-Result<OpenedHit> Reader::OpenHit(std::string_view hit_key, const HitRow& row) const {
-  const std::string name = "hit " + std::to_string(ReadU32(hit_key.substr(kHitBatchKeyBytes))) +
-                           " of interval " + std::to_string(ReadU64(hit_key));
+Result<std::vector<OpenedHit>> Reader::OpenHits(std::string_view row_key, const HitRow& row) const {
+  const uint64_t interval = ReadU64(row_key);
+  const uint32_t first = ReadU32(row_key.substr(kHitBatchKeyBytes));
+  const auto damaged = [&](size_t place, const char* what) {
+    return Error{Code::kCorrupt, "hit " + std::to_string(first + place) + " of interval " +
+                                     std::to_string(interval) + " " + what};
+  };
   Result<SlotKeys> slot = hits_.Get(row.slot);
   if (!slot.ok()) return slot.error();
-  const SlotKeys keys = DeriveHitKeys(*slot, hit_key);
-  Result<std::string> bytes = OpenPart(keys.key, ReadU64(hit_key), Part::kHit, row.sealed);
-  if (!bytes.ok()) return Error{Code::kCorrupt, name + " does not decrypt"};
-  if (Commitment(keys.salt, Sha256(*bytes)) != row.commitment) {
-    return Error{Code::kCorrupt, name + " differs from its commitment"};
+  HitKeyDeriver keys(*slot);
+  Result<std::string> joined = OpenPart(keys.KeyOfRow(row_key), interval, Part::kHit, row.sealed);
+  if (!joined.ok()) return damaged(0, "does not decrypt, nor what follows it in its row");
+  Result<std::vector<std::string>> records = SplitHitRecords(*joined, row.commitments.size());
+  if (!records.ok()) return damaged(0, "is not of the form that its row says");
+
+  std::vector<OpenedHit> hits;
+  hits.reserve(records->size());
+  const std::string_view pseudonym = row_key.substr(8, 16);
+  for (size_t i = 0; i < records->size(); ++i) {
+    std::string& bytes = (*records)[i];
+    const auto number = static_cast<uint32_t>(first + i);
+    std::string salt = keys.SaltOfHit(HitKey(interval, pseudonym, number));
+    if (Commitment(salt, Sha256(bytes)) != row.commitments[i]) {
+      return damaged(i, "differs from its commitment");
+    }
+    Result<HitRecord> record = ParseHitRecord(bytes);
+    if (!record.ok()) return record.error();
+    hits.push_back({std::move(*record), std::move(bytes), std::move(salt)});
   }
-  Result<HitRecord> record = ParseHitRecord(*bytes);
-  if (!record.ok()) return record.error();
-  return OpenedHit{std::move(*record), std::move(*bytes), keys.salt};
+  return hits;
 }
 
 Result<Receipt> Reader::FindReceipt(std::string_view request_id) const {
-  Result<std::optional<std::string>> row = kv_.Get(Table::kReceipt, request_id);
-  if (!row.ok()) return row.error();
-  if (!*row) {
+  Result<std::optional<std::string>> bytes = kv_.Get(Table::kReceipt, request_id);
+  if (!bytes.ok()) return bytes.error();
+  if (!*bytes) {
     return Error{Code::kNotFound, "there is no receipt for request " + std::string(request_id)};
   }
-  Result<ReceiptRow> decoded = DecodeReceiptRow(**row);
-  if (!decoded.ok()) return decoded.error();
+  Result<ReceiptRow> row = DecodeReceiptRow(**bytes);
+  if (!row.ok()) return row.error();
   Receipt receipt;
   receipt.request_id = std::string(request_id);
-  receipt.tenant = PseudonymText(decoded->pseudonym);
-  if (decoded->hit_key.empty()) {
-    receipt.entry = decoded->entry;
+  receipt.tenant = PseudonymText(row->pseudonym);
+  if (row->row_key.empty()) {
+    receipt.entry = row->entry;
     if (Status own = CheckReceiptEntry(receipt); !own.ok()) return own.error();
     return receipt;
   }
+  if (Status found = FindHit(*row, receipt); !found.ok()) return found.error();
+  return receipt;
+}
+
+// Fills in the hit that the receipt's row names, and its batch's entry once there is one.
+Status Reader::FindHit(const ReceiptRow& row, Receipt& receipt) const {
   const Error damaged{Code::kCorrupt, "the hit of this receipt is missing; run verbatim fsck"};
-  Result<std::optional<std::string>> hit_bytes = kv_.Get(Table::kHit, decoded->hit_key);
-  if (!hit_bytes.ok()) return hit_bytes.error();
-  if (!*hit_bytes) return damaged;
-  Result<HitRow> hit_row = DecodeHitRow(**hit_bytes);
+  Result<std::optional<std::string>> bytes = kv_.Get(Table::kHit, row.row_key);
+  if (!bytes.ok()) return bytes.error();
+  if (!*bytes) return damaged;
+  Result<HitRow> hit_row = DecodeHitRow(**bytes);
   if (!hit_row.ok()) return hit_row.error();
-  Result<OpenedHit> hit = OpenHit(decoded->hit_key, *hit_row);
-  if (!hit.ok()) return hit.error();
-  if (hit->record.request_id != request_id ||
-      keys_.Pseudonym(hit->record.tenant) != receipt.tenant) {
+  if (row.place >= hit_row->commitments.size()) return damaged;
+  Result<std::vector<OpenedHit>> hits = OpenHits(row.row_key, *hit_row);
+  if (!hits.ok()) return hits.error();
+  OpenedHit& hit = (*hits)[row.place];
+  if (hit.record.request_id != receipt.request_id ||
+      keys_.Pseudonym(hit.record.tenant) != receipt.tenant) {
     return Error{Code::kCorrupt, "the receipt names another request's hit; run verbatim fsck"};
   }
   receipt.hit.emplace();
-  receipt.hit->number = ReadU32(std::string_view(decoded->hit_key).substr(kHitBatchKeyBytes));
-  receipt.hit->result = hit->record.result;
-  receipt.hit->record = std::move(hit->bytes);
-  receipt.hit->salt = std::move(hit->salt);
-  receipt.hit->commitment = hit_row->commitment;
+  receipt.hit->number =
+      ReadU32(std::string_view(row.row_key).substr(kHitBatchKeyBytes)) + row.place;
+  receipt.hit->result = hit.record.result;
+  receipt.hit->record = std::move(hit.bytes);
+  receipt.hit->salt = std::move(hit.salt);
+  receipt.hit->commitment = hit_row->commitments[row.place];
 
-  const std::string batch_key = decoded->hit_key.substr(0, kHitBatchKeyBytes);
+  const std::string batch_key = row.row_key.substr(0, kHitBatchKeyBytes);
   Result<std::optional<std::string>> leaf = kv_.Get(Table::kHitBatch, batch_key);
   if (!leaf.ok()) return leaf.error();
-  if (!*leaf) return receipt;  // pending
+  if (!*leaf) return {};  // pending
   Result<uint64_t> entry = DecodeU64(**leaf);
   if (!entry.ok()) return entry.error();
   Result<HitBatch> batch = ReadBatch(batch_key);
@@ -238,7 +265,7 @@ Result<Receipt> Reader::FindReceipt(std::string_view request_id) const {
   if (Status own = CheckReceiptEntry(receipt); !own.ok()) return own.error();
   receipt.hit->count = batch->hashes.size();
   receipt.hit->path = PathIn(batch->hashes, receipt.hit->number);
-  return receipt;
+  return {};
 }
 
 // A receipt leads to an entry of its own tenant, never to another's.

@@ -57,8 +57,8 @@ class Reader {
 
   // A batch of hits. kCorrupt where numbers are missing.
   Result<HitBatch> ReadBatch(std::string_view batch_key) const;
-  // hit_key: of kHitKeyBytes.
-  Result<OpenedHit> OpenHit(std::string_view hit_key, const HitRow& row) const;
+  // A row's hits in order. row_key: of kHitKeyBytes.
+  Result<std::vector<OpenedHit>> OpenHits(std::string_view row_key, const HitRow& row) const;
 
   const Keyring& entry_keys() const { return entries_; }
   const Keyring& hit_keys() const { return hits_; }
@@ -66,6 +66,7 @@ class Reader {
   const Kv& kv() const { return kv_; }
 
  private:
+  Status FindHit(const ReceiptRow& row, Receipt& receipt) const;
   Status CheckReceiptEntry(const Receipt& receipt) const;
 
   const Kv& kv_;

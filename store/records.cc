@@ -323,12 +323,8 @@ Digest Commitment(std::string_view salt, const Digest& record_digest) {
 std::string SealPart(std::string_view key, uint64_t entry, Part part, std::string_view plaintext) {
   // The nonce is random although each key is an entry's own: after a failed commit a place, and so
   // its key, can be used a second time.
-  return SealPart(key, entry, part, plaintext, RandomBytes(kNonceBytes));
-}
-
-std::string SealPart(std::string_view key, uint64_t entry, Part part, std::string_view plaintext,
-                     std::string_view nonce) {
-  std::string sealed(nonce);
+  const std::string nonce = RandomBytes(kNonceBytes);
+  std::string sealed = nonce;
   sealed += AesGcmSeal(key, nonce, PartContext(entry, part), plaintext);
   return sealed;
 }

@@ -116,9 +116,6 @@ enum class Part : uint8_t { kRecord = 0, kRequest = 1, kResponse = 2, kTrace = 3
 // nonce (12 random bytes) || AES-256-GCM(key, plaintext) with the entry and part as associated
 // data. key: 32 bytes. A blob moved to another entry or part does not open (kCorrupt).
 std::string SealPart(std::string_view key, uint64_t entry, Part part, std::string_view plaintext);
-// The same with 12 random bytes that the caller drew, never used before.
-std::string SealPart(std::string_view key, uint64_t entry, Part part, std::string_view plaintext,
-                     std::string_view nonce);
 inline constexpr size_t kNonceBytes = 12;
 Result<std::string> OpenPart(std::string_view key, uint64_t entry, Part part,
                              std::string_view sealed);

@@ -83,15 +83,54 @@ std::string HitKey(uint64_t interval, std::string_view pseudonym, uint32_t numbe
 
 std::string EncodeHitRow(const HitRow& row) {
   std::string bytes;
+  CHECK(!row.commitments.empty() && row.commitments.size() <= kMaxHitsOfRow);
+  bytes.reserve(10 + row.commitments.size() * sizeof(Digest) + row.sealed.size());
   AppendU64(bytes, row.slot);
-  bytes += AsBytes(row.commitment);
+  AppendU16(bytes, static_cast<uint16_t>(row.commitments.size()));
+  for (const Digest& commitment : row.commitments) bytes += AsBytes(commitment);
   bytes += row.sealed;
   return bytes;
 }
 
 Result<HitRow> DecodeHitRow(std::string_view bytes) {
-  if (bytes.size() < 40) return Damaged("hit");
-  return HitRow{ReadU64(bytes), ToDigest(bytes.substr(8, 32)), std::string(bytes.substr(40))};
+  if (bytes.size() < 10) return Damaged("hit");
+  HitRow row{.slot = ReadU64(bytes), .commitments = {}, .sealed = {}};
+  const size_t count = ReadU16(bytes.substr(8));
+  bytes.remove_prefix(10);
+  if (count == 0 || count > kMaxHitsOfRow || bytes.size() < count * sizeof(Digest)) {
+    return Damaged("hit");
+  }
+  row.commitments.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    row.commitments.push_back(ToDigest(bytes.substr(0, sizeof(Digest))));
+    bytes.remove_prefix(sizeof(Digest));
+  }
+  row.sealed = std::string(bytes);
+  return row;
+}
+
+std::string JoinHitRecords(const std::vector<std::string>& records) {
+  size_t size = 0;
+  for (const std::string& record : records) size += 4 + record.size();
+  std::string bytes;
+  bytes.reserve(size);
+  for (const std::string& record : records) {
+    AppendU32(bytes, static_cast<uint32_t>(record.size()));
+    bytes += record;
+  }
+  return bytes;
+}
+
+Result<std::vector<std::string>> SplitHitRecords(std::string_view bytes, size_t count) {
+  std::vector<std::string> records;
+  for (size_t i = 0; i < count; ++i) {
+    if (bytes.size() < 4 || bytes.size() - 4 < ReadU32(bytes)) return Damaged("hit");
+    const size_t size = ReadU32(bytes);
+    records.emplace_back(bytes.substr(4, size));
+    bytes.remove_prefix(4 + size);
+  }
+  if (!bytes.empty()) return Damaged("hit");
+  return records;
 }
 
 // Canonical JSON, its members in their order: written as text, since every hit waits for it.
@@ -139,36 +178,41 @@ Result<HitRecord> ParseHitRecord(std::string_view bytes) {
   return record;
 }
 
-SlotKeys DeriveHitKeys(const SlotKeys& slot, std::string_view hit_key) {
-  return HitKeyDeriver(slot).Derive(hit_key);
+std::string HitKeyDeriver::KeyOfRow(std::string_view row_key) {
+  std::string text("verbatim-hit-key-1");
+  text += row_key;
+  return std::string(AsBytes(key_.Of(text)));
 }
 
-SlotKeys HitKeyDeriver::Derive(std::string_view hit_key) {
-  std::string text("verbatim-hit-key-1");
+std::string HitKeyDeriver::SaltOfHit(std::string_view hit_key) {
+  std::string text("verbatim-hit-salt-1");
   text += hit_key;
-  const Digest key = key_.Of(text);
-  text.assign("verbatim-hit-salt-1");
-  text += hit_key;
-  return {std::string(AsBytes(key)), std::string(AsBytes(salt_.Of(text)))};
+  return std::string(AsBytes(salt_.Of(text)));
 }
 
 std::string EncodeReceiptRow(const ReceiptRow& row) {
-  CHECK(row.pseudonym.size() == 16);
-  std::string bytes = row.hit_key.empty() ? "E" : "H";
-  bytes += row.pseudonym;
-  bytes += row.hit_key.empty() ? EncodeU64(row.entry) : row.hit_key;
+  std::string bytes;
+  if (row.row_key.empty()) {
+    CHECK(row.pseudonym.size() == 16);
+    bytes = "E" + row.pseudonym;
+    AppendU64(bytes, row.entry);
+  } else {
+    CHECK(row.row_key.size() == kHitKeyBytes);
+    bytes = "H" + row.row_key;
+    AppendU16(bytes, row.place);
+  }
   return bytes;
 }
 
 Result<ReceiptRow> DecodeReceiptRow(std::string_view bytes) {
-  if (bytes.size() < 17) return Damaged("receipt");
   ReceiptRow row;
-  row.pseudonym = std::string(bytes.substr(1, 16));
-  const std::string_view rest = bytes.substr(17);
-  if (bytes[0] == 'E' && rest.size() == 8) {
-    row.entry = ReadU64(rest);
-  } else if (bytes[0] == 'H' && rest.size() == kHitKeyBytes) {
-    row.hit_key = std::string(rest);
+  if (bytes.size() == 1 + 16 + 8 && bytes[0] == 'E') {
+    row.pseudonym = std::string(bytes.substr(1, 16));
+    row.entry = ReadU64(bytes.substr(17));
+  } else if (bytes.size() == 1 + kHitKeyBytes + 2 && bytes[0] == 'H') {
+    row.row_key = std::string(bytes.substr(1, kHitKeyBytes));
+    row.pseudonym = row.row_key.substr(8, 16);
+    row.place = ReadU16(bytes.substr(1 + kHitKeyBytes));
   } else {
     return Damaged("receipt");
   }

@@ -17,7 +17,7 @@
 
 namespace verbatim::store {
 
-inline constexpr std::string_view kFormatVersion = "1";
+inline constexpr std::string_view kFormatVersion = "2";
 
 // Keys of Table::kMeta.
 inline constexpr char kMetaFormat[] = "format";      // kFormatVersion
@@ -46,18 +46,25 @@ Result<HitCounters> DecodeHitCounters(std::string_view bytes);
 std::string PseudonymBytes(std::string_view pseudonym);
 std::string PseudonymText(std::string_view bytes);
 
-// (interval, pseudonym) is a batch of hits; with a number it is one hit.
+// (interval, pseudonym) is a batch of hits; with a number it is one hit, and the row of those that
+// begin with it.
 std::string HitBatchKey(uint64_t interval, std::string_view pseudonym);
 std::string HitKey(uint64_t interval, std::string_view pseudonym, uint32_t number);
 inline constexpr size_t kHitBatchKeyBytes = 8 + 16, kHitKeyBytes = kHitBatchKeyBytes + 4;
 
+// Hits of one batch and subject that were recorded together, numbered from the row's key on.
 struct HitRow {
   uint64_t slot = 0;  // of the hits' keyring: one per interval, tenant and subject
-  Digest commitment{};
-  std::string sealed;
+  std::vector<Digest> commitments;
+  std::string sealed;  // JoinHitRecords
 };
+inline constexpr size_t kMaxHitsOfRow = 256;
 std::string EncodeHitRow(const HitRow& row);
-Result<HitRow> DecodeHitRow(std::string_view bytes);
+Result<HitRow> DecodeHitRow(std::string_view bytes);  // has at least one
+
+// The records of a row's hits, in order, as what is sealed; and back, with exactly `count` of them.
+std::string JoinHitRecords(const std::vector<std::string>& records);
+Result<std::vector<std::string>> SplitHitRecords(std::string_view bytes, size_t count);
 
 // What a hit's trace says, private.
 struct HitRecord {
@@ -70,13 +77,12 @@ struct HitRecord {
 std::string EncodeHitRecord(const HitRecord& record);
 Result<HitRecord> ParseHitRecord(std::string_view bytes);
 
-// Key and salt of one hit, derived from its slot's.
-SlotKeys DeriveHitKeys(const SlotKeys& slot, std::string_view hit_key);
-// The same for many hits of one slot. Not thread-safe.
+// Derives from a slot's key and salt those of its rows and hits. Not thread-safe.
 class HitKeyDeriver {
  public:
   explicit HitKeyDeriver(const SlotKeys& slot) : key_(slot.key), salt_(slot.salt) {}
-  SlotKeys Derive(std::string_view hit_key);
+  std::string KeyOfRow(std::string_view row_key);
+  std::string SaltOfHit(std::string_view hit_key);
 
  private:
   HmacSha256Key key_, salt_;
@@ -85,8 +91,9 @@ class HitKeyDeriver {
 // A receipt's row: an entry, or a hit of a batch.
 struct ReceiptRow {
   std::string pseudonym;  // 16 bytes
-  uint64_t entry = 0;     // where hit_key is empty
-  std::string hit_key;
+  uint64_t entry = 0;     // where row_key is empty
+  std::string row_key{};  // of the hit's row, of the same pseudonym
+  uint16_t place = 0;     // in that row
 };
 std::string EncodeReceiptRow(const ReceiptRow& row);
 Result<ReceiptRow> DecodeReceiptRow(std::string_view bytes);

@@ -177,7 +177,7 @@ TEST_F(DamageTest, FsckNamesWellFormedRowsWithImpossibleContents) {
       {Table::kMeta, kMetaInterval, EncodeHitCounters({1, 4096})},
       {Table::kTenant, PseudonymBytes(keys_.Pseudonym("acme")), std::string(8, '\xFF')},
       {Table::kReceipt, "stray", EncodeReceiptRow({std::string(16, 'x'), 2, ""})},
-      {Table::kReceipt, "stray", EncodeReceiptRow({std::string(16, 'x'), 0, std::string(28, 'x')})},
+      {Table::kReceipt, "stray", EncodeReceiptRow({"", 0, std::string(28, 'x'), 0})},
       {Table::kReceipt, "\xFF\x1B[2J\n", "x"},
       {Table::kMeta, kMetaOrigin, "\x1B[2J"},
       {Table::kHit, std::string(28, '\xFF'), std::string(100, '\xFF')},
