@@ -1,6 +1,7 @@
 #include "store/publisher.h"
 
 #include <chrono>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -22,14 +23,20 @@ Publisher::Publisher(const Signer& signer, std::string file, int64_t interval_mi
 Publisher::~Publisher() { CHECK(!thread_.joinable()); }
 
 void Publisher::Notify(const TreeState& durable) {
-  std::lock_guard lock(mutex_);
-  if (durable.tree.size() > published_.size) {
-    const int64_t now = MonotonicMicros();
-    if (waiting_since_ == 0) waiting_since_ = now;
-    if (later_since_ == 0) later_since_ = now;
+  bool idle = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (durable.tree.size() > published_.size) {
+      const int64_t now = MonotonicMicros();
+      if (waiting_since_ == 0) waiting_since_ = now;
+      if (later_since_ == 0) later_since_ = now;
+    }
+    durable_ = durable.tree;
+    idle = std::exchange(idle_, false);
   }
-  durable_ = durable.tree;
-  changed_.notify_one();
+  // Between two checkpoints there is nothing that it could do: whoever commits does not pay for
+  // waking it.
+  if (idle) changed_.notify_one();
 }
 
 Publisher::Published Publisher::newest() const {
@@ -56,7 +63,11 @@ Status Publisher::Stop() {
 void Publisher::Run() {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return stopping_ || durable_.size() > published_.size; });
+    while (!stopping_ && durable_.size() <= published_.size) {
+      idle_ = true;
+      changed_.wait(lock);
+    }
+    idle_ = false;
     const bool last = stopping_;
     const CompactRange tree = durable_;
     later_since_ = 0;

@@ -51,6 +51,7 @@ class Publisher {
   int64_t waiting_since_ = 0;  // monotonic; of the oldest entry not published; 0 where none
   int64_t later_since_ = 0;    // likewise, of those that come after what is being published
   bool stopping_ = false;
+  bool idle_ = false;  // its thread waits for something to publish
   Status last_status_;
   std::thread thread_;
 };

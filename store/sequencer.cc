@@ -136,14 +136,14 @@ void Sequencer::Start() {
 }
 
 void Sequencer::Push(PreparedAppend append) {
+  bool closing = false;
   {
     std::lock_guard lock(mutex_);
-    if (!stopping_) {
-      queue_.push_back(std::move(append));
-      changed_.notify_one();
-      return;
-    }
+    closing = stopping_;
+    if (!closing) queue_.push_back(std::move(append));
   }
+  // Woken without the mutex, which it would only wait for.
+  if (!closing) return changed_.notify_one();
   append.done(Error{Code::kUnavailable, "the ledger is closing; try again after the restart"});
 }
 
