@@ -11,6 +11,7 @@
 #include "engine/engine.h"
 #include "gateway/engine_backend.h"
 #include "gateway/fingerprint.h"
+#include "gateway/io_threads.h"
 #include "gateway/manifest.h"
 #include "gateway/upstream/upstream_backend.h"
 #include "gateway/wire/openai.h"
@@ -92,7 +93,7 @@ class Backends {
     std::erase_if(upstream.headers.add, [](const auto& header) {
       return header.second.starts_with("env:") || header.second.starts_with("file:");
     });
-    auto made = gateway::MakeUpstream(id, upstream, {.pool = &pool_});
+    auto made = gateway::MakeUpstream(id, upstream, {.io = &io_});
     if (!made.ok()) Fail(made.error().message, 2);
     backend = *std::move(made);
     return backend.get();
@@ -116,7 +117,7 @@ class Backends {
 
  private:
   const policies::Config& config_;
-  gateway::UpstreamPool pool_{1};
+  gateway::IoThreads io_{1};
   std::map<std::string, std::unique_ptr<gateway::Backend>> loaded_, upstreams_;
 };
 

@@ -14,6 +14,7 @@
 #include "gateway/access_log.h"
 #include "gateway/engine_backend.h"
 #include "gateway/gauges.h"
+#include "gateway/io_threads.h"
 #include "gateway/limits.h"
 #include "gateway/manifest.h"
 #include "gateway/metrics.h"
@@ -39,12 +40,15 @@ uint32_t ToU32(uint64_t v) {
   return static_cast<uint32_t>(std::min<uint64_t>(v, std::numeric_limits<uint32_t>::max()));
 }
 
+// As configured, or one per core.
+size_t IoThreadCount(const policies::ServerConfig& config) {
+  if (config.threads > 0) return config.threads;
+  return std::clamp(std::thread::hardware_concurrency(), 1u, kMaxIoThreads);
+}
+
 ServerOptions ToServerOptions(const policies::ServerConfig& config) {
   ServerOptions options;
   options.listen = config.listen;
-  const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
-  options.threads = config.threads > 0 ? static_cast<int>(ToU32(config.threads))
-                                       : static_cast<int>(std::min(cores, kMaxIoThreads));
   options.tls.certificate = config.tls.certificate;
   options.tls.key = config.tls.key;
   options.tls.client_ca = config.tls.client_ca;
@@ -145,8 +149,8 @@ class GatewayImpl : public Gateway {
   Router MakeRouter();
   std::string NotServing() const;
 
-  // In the order in which they may go, last first: runs refer to engines and to the pool, the
-  // pipeline to the ledger, handlers to the pipeline.
+  // In the order in which they may go, last first: runs refer to engines and live on the threads,
+  // the pipeline to the ledger, handlers to the pipeline.
   policies::Config config_;                    // in force
   std::unique_ptr<store::DataFolder> folder_;  // until the ledger owns it
   std::vector<ServedModel> engines_;
@@ -157,7 +161,7 @@ class GatewayImpl : public Gateway {
   std::string locked_;
   std::atomic<bool> draining_ = false;
   Authenticator authenticator_;
-  std::unique_ptr<UpstreamPool> upstream_pool_;
+  std::unique_ptr<IoThreads> io_;
   std::unique_ptr<store::Ledger> ledger_;
   Reproducibility reproducibility_;
   std::unique_ptr<Limiter> limiter_;
@@ -176,7 +180,6 @@ Status GatewayImpl::Init(const policies::Config& config, const Progress& progres
   if (Status status = OpenFolder(config.data); !status.ok()) return status;
   if (Status status = StartServer(config); !status.ok()) return status;
   if (Status status = LoadModels(config, progress); !status.ok()) return status;
-  upstream_pool_ = std::make_unique<UpstreamPool>();
   Result<InForce> in_force = MakeInForce(config);
   if (!in_force.ok()) return in_force.error();
   if (Status status = OpenLedger(config); !status.ok()) return status;
@@ -202,6 +205,8 @@ Status GatewayImpl::StartServer(const policies::Config& config) {
   access_log_ = std::move(log).value();
   ServerOptions options = ToServerOptions(config.server);
   options.access_log = access_log_.get();
+  io_ = std::make_unique<IoThreads>(IoThreadCount(config.server));
+  options.io = io_.get();
   auto server = Server::Start(std::move(options), MakeStartupRouter(), authenticator_);
   if (!server.ok()) return server.error();
   server_ = std::move(server).value();
@@ -256,7 +261,7 @@ Result<InForce> GatewayImpl::MakeInForce(const policies::Config& config) {
   for (const ServedModel& model : engines_) in_force.catalog.AddModel(model);
   for (const auto& [id, upstream] : config.upstreams) {
     UpstreamOptions options;
-    options.pool = upstream_pool_.get();
+    options.io = io_.get();
     options.on_attempt = [this](std::string_view name, std::string_view outcome) {
       const bool ok = outcome.size() == 3 && outcome.front() == '2';
       metrics_.CountUpstreamAttempt(

@@ -26,7 +26,7 @@ asio::awaitable<void> PassThroughRoute::Serve(std::shared_ptr<Call> call, const 
     const RunEnd end = co_await runs_.RunOnce(*call, flight);
     co_return SettledBy(end);
   };
-  runs_.Lead("", seat->flight(), run, {});
+  co_await runs_.Lead("", seat->flight(), run, {});
   Outcome outcome;
   (void)co_await answerer_.Follow(*call, *seat, sink, outcome);
   AccessNotes notes;

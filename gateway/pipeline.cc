@@ -32,7 +32,7 @@ using store::Kind;
 
 namespace {
 
-constexpr int kThreads = 2;                      // for runs' coroutines and for large requests
+constexpr int kThreads = 2;                      // for large requests and answers
 constexpr size_t kLargeBody = size_t{32} << 10;  // decoded beside the connection's thread
 
 HttpError NotRecorded(const store::Ledger& ledger, const Call& call) {
@@ -224,7 +224,7 @@ asio::awaitable<void> Pipeline::State::Generate(Endpoint endpoint, const Request
       auto sample = [this, compare_with](const Flight& flight, const Settled& settled) {
         runs.Sample(flight, settled, compare_with);
       };
-      runs.Lead(key, seat->flight(), lead, sample);
+      co_await runs.Lead(key, seat->flight(), lead, sample);
     }
     const bool answered = co_await answerer.Follow(*call, *seat, sink, outcome);
     if (answered) co_return;
@@ -372,6 +372,7 @@ void Pipeline::Drain() {
   state_->verifier.Stop();
   state_->in_flight.CancelAll();
   state_->in_flight.WaitUntilEmpty();
+  state_->runs.WaitUntilEmpty();
   state_->pool.join();
   state_->refusals.Close();
 }

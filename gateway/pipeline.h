@@ -2,8 +2,8 @@
 // Generate).
 //
 // A Pipeline joins policy, backends, ledger and verifier. Its handlers are coroutines on the
-// server's executors; the runs themselves live on threads of the pipeline's own, so that they go on
-// while anyone waits, whoever began them. Construct, add the routes to the server's router, serve,
+// server's executors; so are the runs themselves, which go on while anyone waits, whoever began
+// them. Those executors outlive it. Construct, add the routes to the server's router, serve,
 // drain the server, then Drain and destroy. Thread-safe after construction.
 #pragma once
 

@@ -1,8 +1,13 @@
 #include "gateway/runs.h"
 
 #include <boost/asio/co_spawn.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/this_coro.hpp>
 #include <boost/asio/thread_pool.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <condition_variable>
 #include <exception>
+#include <mutex>
 #include <utility>
 #include <variant>
 
@@ -23,9 +28,19 @@ using store::Kind;
 
 namespace {
 
+// Bytes of a request or an answer that keep a thread busy for longer than a hop to another takes.
+constexpr size_t kLarge = size_t{32} << 10;
+
 // A run's coroutine has no caller: what it throws ends the program.
 void Rethrow(std::exception_ptr e) {
   if (e) std::rethrow_exception(e);
+}
+
+// About as many as an entry of it has.
+size_t BytesOf(const Transcript& transcript) {
+  size_t bytes = transcript.trace.events.size() * sizeof(TokenPiece::digest);
+  for (const std::string& piece : transcript.pieces) bytes += piece.size();
+  return bytes;
 }
 
 // What the run took, whatever became of it.
@@ -54,14 +69,64 @@ Settled SettledBy(const RunEnd& end) {
   return settled;
 }
 
-void Runs::Lead(std::string key, std::shared_ptr<Flight> flight, Work work, After after) {
-  auto lead = [this, key = std::move(key), flight = std::move(flight), work = std::move(work),
-               after = std::move(after)]() -> asio::awaitable<void> {
-    const Settled settled = co_await work(flight);
-    options_.in_flight->Finish(key, flight, settled);
-    if (after) after(*flight, settled);
+// How many lead.
+struct Leaders {
+  std::mutex mutex;  // guards what follows
+  std::condition_variable emptied;
+  size_t count = 0;
+};
+
+namespace {
+
+// One of them, from beginning to end.
+class Leader {
+ public:
+  Leader(std::shared_ptr<Leaders> all) : all_(std::move(all)) {
+    const std::lock_guard lock(all_->mutex);
+    ++all_->count;
+  }
+  ~Leader() {
+    const std::lock_guard lock(all_->mutex);
+    if (--all_->count == 0) all_->emptied.notify_all();
+  }
+  Leader(const Leader&) = delete;
+  Leader& operator=(const Leader&) = delete;
+
+ private:
+  const std::shared_ptr<Leaders> all_;
+};
+
+// What one does, and with what; counted until all of it is gone.
+struct Leading {
+  const Leader leader;
+  const std::string key;
+  const std::shared_ptr<Flight> flight;
+  const Runs::Work work;
+  const Runs::After after;
+};
+
+}  // namespace
+
+Runs::Runs(RunsOptions options)
+    : options_(std::move(options)), leaders_(std::make_shared<Leaders>()) {}
+
+asio::awaitable<void> Runs::Lead(std::string key, std::shared_ptr<Flight> flight, Work work,
+                                 After after) {
+  asio::any_io_executor where = co_await asio::this_coro::executor;
+  if (flight->call()->body.size() >= kLarge) where = options_.pool->get_executor();
+  auto leading = std::make_unique<Leading>(leaders_, std::move(key), std::move(flight),
+                                           std::move(work), std::move(after));
+  auto lead = [this, leading = std::move(leading)]() -> asio::awaitable<void> {
+    const Settled settled = co_await leading->work(leading->flight);
+    options_.in_flight->Finish(leading->key, leading->flight, settled);
+    if (leading->after) leading->after(*leading->flight, settled);
   };
-  asio::co_spawn(*options_.pool, std::move(lead), Rethrow);
+  asio::co_spawn(where, std::move(lead), Rethrow);
+}
+
+void Runs::WaitUntilEmpty() {
+  std::unique_lock lock(leaders_->mutex);
+  leaders_->emptied.wait(lock, [this] { return leaders_->count == 0; });
 }
 
 asio::awaitable<Ended> Runs::Run(std::shared_ptr<Flight> flight) {
@@ -115,6 +180,16 @@ asio::awaitable<RunEnd> Runs::RunOnce(const Call& call, std::shared_ptr<Flight> 
 
 asio::awaitable<Settled> Runs::Commit(const Flight& flight, Ended ended,
                                       std::optional<uint64_t> renews) {
+  const bool answered = SettledBy(ended.end).committed;
+  if (!answered || BytesOf(flight.transcript()) < kLarge) {
+    co_return co_await Record(flight, std::move(ended), renews);
+  }
+  auto record = Record(flight, std::move(ended), renews);
+  co_return co_await asio::co_spawn(*options_.pool, std::move(record), asio::use_awaitable);
+}
+
+asio::awaitable<Settled> Runs::Record(const Flight& flight, Ended ended,
+                                      std::optional<uint64_t> renews) {
   const std::shared_ptr<const Call> call = flight.call();
   const RunEnd& end = ended.end;
   Settled settled = SettledBy(end);
@@ -167,13 +242,16 @@ void Runs::Sample(const Flight& flight, const Settled& settled,
                               .recorded = flight.transcript()});
   }
   if (!compare_with || call->backend != call->first_backend) return;
-  auto stored = LoadRecorded(*options_.ledger, *compare_with, call);
-  if (!stored.ok()) {
-    LogError("entry " + std::to_string(*compare_with) + ": " + stored.error().message);
-    return;
-  }
-  stored->again = Verification::Again{flight.transcript(), *settled.entry};
-  options_.verifier->Offer(*std::move(stored));
+  asio::post(*options_.pool, [this, call, other = *compare_with,
+                              again = Verification::Again{flight.transcript(), *settled.entry}] {
+    auto stored = LoadRecorded(*options_.ledger, other, call);
+    if (!stored.ok()) {
+      LogError("entry " + std::to_string(other) + ": " + stored.error().message);
+      return;
+    }
+    stored->again = again;
+    options_.verifier->Offer(*std::move(stored));
+  });
 }
 
 }  // namespace verbatim::gateway

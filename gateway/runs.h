@@ -1,7 +1,8 @@
 // How an answer comes to be, once somebody leads: a backend is asked, others stand in where it
 // cannot answer, and what came of it is put into the ledger before it counts (pipeline.cc,
-// Generate, steps 7 to 9). What somebody leads lives on the pool's threads and goes on while anyone
-// waits for it, whoever that is. Thread-safe.
+// Generate, steps 7 to 9). What somebody leads lives on the thread of whoever began it, so that an
+// upstream's bytes reach that client without another thread, and goes on while anyone waits for it,
+// whoever that is; but what is large is taken apart and hashed on the pool's threads. Thread-safe.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -26,6 +27,7 @@ class Answerer;
 class HitCache;
 class Metrics;
 class Verifier;
+struct Leaders;
 
 struct RunsOptions {  // all outlive the runs
   boost::asio::thread_pool* pool = nullptr;
@@ -51,13 +53,17 @@ Settled SettledBy(const RunEnd& end);
 
 class Runs {
  public:
-  explicit Runs(RunsOptions options) : options_(std::move(options)) {}
+  explicit Runs(RunsOptions options);
 
-  // Whoever leads `flight` does `work`, on a thread of the pool; what that settles is what everyone
-  // hears who waits for the flight. Then comes `after`, for which nobody waits.
+  // Whoever leads `flight` does `work`, on the caller's executor; what that settles is what
+  // everyone hears who waits for the flight. Then comes `after`, for which nobody waits.
   using Work = std::function<boost::asio::awaitable<Settled>(std::shared_ptr<Flight>)>;
   using After = std::function<void(const Flight&, const Settled&)>;
-  void Lead(std::string key, std::shared_ptr<Flight> flight, Work work, After after);
+  boost::asio::awaitable<void> Lead(std::string key, std::shared_ptr<Flight> flight, Work work,
+                                    After after);
+
+  // Blocks until nobody leads any more; after the flights are empty.
+  void WaitUntilEmpty();
 
   // At the backend that the request names, or, where that cannot answer now, at those that may
   // stand in for it. An upstream learns nothing before the intent is in the ledger.
@@ -75,7 +81,11 @@ class Runs {
   void Sample(const Flight& flight, const Settled& settled, std::optional<uint64_t> compare_with);
 
  private:
+  boost::asio::awaitable<Settled> Record(const Flight& flight, Ended ended,
+                                         std::optional<uint64_t> renews);
+
   const RunsOptions options_;
+  const std::shared_ptr<Leaders> leaders_;
 };
 
 }  // namespace verbatim::gateway

@@ -5,18 +5,20 @@
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
-#include <boost/asio/executor_work_guard.hpp>
-#include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/use_future.hpp>
 #include <charconv>
+#include <future>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "gateway/connection.h"
+#include "gateway/io_threads.h"
 
 namespace verbatim::gateway {
 namespace {
@@ -95,8 +97,12 @@ class ServerImpl : public Server {
   ServerImpl(ServerOptions options, Router router, Authenticator auth) {
     state_.set_router(std::move(router));
     state_.auth = std::move(auth);
-    for (int i = 0; i < std::max(options.threads, 1); ++i) {
-      shards_.push_back(std::make_unique<Shard>(options.half_close));
+    if (options.io == nullptr) {
+      own_io_ = std::make_unique<IoThreads>(static_cast<size_t>(std::max(options.threads, 1)));
+    }
+    IoThreads& io = own_io_ ? *own_io_ : *options.io;
+    for (size_t i = 0; i < io.size(); ++i) {
+      shards_.push_back(std::make_shared<Shard>(io.context(i), options.half_close));
     }
     acceptor_ = std::make_unique<tcp::acceptor>(shards_[0]->context());
     state_.options = std::move(options);
@@ -104,7 +110,7 @@ class ServerImpl : public Server {
   ~ServerImpl() override;
 
   Status Listen(const tcp::endpoint& endpoint);
-  void StartThreads();
+  void Serve();
 
   std::string url() const override { return url_; }
   uint16_t port() const override { return port_; }
@@ -123,10 +129,11 @@ class ServerImpl : public Server {
   ServerState state_;
   std::string url_;
   uint16_t port_ = 0;
-  // Contexts go before the state that their coroutines refer to.
-  std::vector<std::unique_ptr<Shard>> shards_;
+  std::vector<std::shared_ptr<Shard>> shards_;
+  // Goes before the state that its coroutines refer to.
+  std::unique_ptr<IoThreads> own_io_;
   std::unique_ptr<tcp::acceptor> acceptor_;
-  std::vector<std::thread> threads_;
+  std::optional<std::future<void>> accepting_;  // until Accept has ended
 };
 
 Status ServerImpl::Listen(const tcp::endpoint& endpoint) {
@@ -159,14 +166,8 @@ Status ServerImpl::ReloadTls() {
   return Status();
 }
 
-void ServerImpl::StartThreads() {
-  asio::co_spawn(shards_[0]->context(), Accept(), asio::detached);
-  for (auto& shard : shards_) {
-    threads_.emplace_back([context = &shard->context()] {
-      const auto guard = asio::make_work_guard(*context);
-      context->run();
-    });
-  }
+void ServerImpl::Serve() {
+  accepting_ = asio::co_spawn(shards_[0]->context(), Accept(), asio::use_future);
 }
 
 asio::awaitable<void> ServerImpl::Accept() {
@@ -240,14 +241,24 @@ bool ServerImpl::Drain(milliseconds limit, const std::function<void(size_t)>& pr
 }
 
 ServerImpl::~ServerImpl() {
-  if (!threads_.empty()) {
+  if (accepting_) {
     state_.draining = true;
     StopAccepting();
     OnEveryShard(&Shard::CloseAll);
-    (void)WaitUntilEmpty(kEndTime, nullptr);
+    bool ended = WaitUntilEmpty(kEndTime, nullptr);
+    // On the threads of others nothing can be left behind.
+    while (!ended && !own_io_) ended = WaitUntilEmpty(kEndTime, nullptr);
   }
-  for (auto& shard : shards_) shard->context().stop();
-  for (std::thread& thread : threads_) thread.join();
+  if (own_io_) {
+    own_io_->Stop();
+    for (const auto& shard : shards_) shard->Stop();
+    return;
+  }
+  if (accepting_) accepting_->wait();
+  // A connection is counted out a moment before it is gone.
+  for (const auto& shard : shards_) {
+    asio::post(shard->context(), asio::use_future([&shard] { shard->Stop(); })).wait();
+  }
 }
 
 }  // namespace
@@ -270,7 +281,7 @@ Result<std::unique_ptr<Server>> Server::Start(ServerOptions options, Router rout
         std::make_unique<ServerImpl>(std::move(options), std::move(router), std::move(auth));
     if (Status status = server->ReloadTls(); !status.ok()) return status.error();
     if (Status status = server->Listen(*endpoint); !status.ok()) return status.error();
-    server->StartThreads();
+    server->Serve();
     return std::unique_ptr<Server>(std::move(server));
   } catch (const std::exception& e) {
     return Error{Code::kIo, std::string("cannot start the server: ") + e.what()};

@@ -1,10 +1,10 @@
 // The HTTP/1.1 server: listens, enforces limits, and gives whole requests to the router's handlers.
 //
-// One single-threaded Asio context per I/O thread; a connection stays on the one it was accepted to
-// (http.h). What is refused before a handler sees it: malformed or ambiguous framing (400, then
-// close), header or body beyond their limits (431, 413), unknown paths and methods (404, 405),
-// missing or unfit credentials (401, 403), bodies that are not identity-encoded JSON (415), and,
-// without keys, what a web page of another site can make a browser send (403).
+// A connection stays on the I/O thread that it was accepted to (io_threads.h, http.h). What is
+// refused before a handler sees it: malformed or ambiguous framing (400, then close), header or
+// body beyond their limits (431, 413), unknown paths and methods (404, 405), missing or unfit
+// credentials (401, 403), bodies that are not identity-encoded JSON (415), and, without keys, what
+// a web page of another site can make a browser send (403).
 //
 // Hang-ups. TCP does not tell a client that is gone from one that only sends no more: both are a
 // FIN. Like nginx, Go's net/http and uvicorn the server takes it for a hang-up, since clients
@@ -29,6 +29,7 @@
 namespace verbatim::gateway {
 
 class AccessLog;
+class IoThreads;
 
 struct ServerLimits {
   size_t header_bytes = 64 << 10;  // request line and header fields together
@@ -43,7 +44,8 @@ struct ServerLimits {
 
 struct ServerOptions {
   std::string listen = "127.0.0.1:8080";  // HOST:PORT; an IP literal ([::1]:8080) or localhost
-  int threads = 1;                        // I/O threads
+  int threads = 1;                        // I/O threads, where it makes its own
+  IoThreads* io = nullptr;                // those that it serves on; they outlive it
   ServerLimits limits;
   TlsOptions tls;           // where it has a certificate: TLS for everyone
   bool half_close = false;  // see Hang-ups
@@ -62,8 +64,9 @@ class Server {
   static Result<std::unique_ptr<Server>> Start(ServerOptions options, Router router,
                                                Authenticator auth);
 
-  // Ends at once whatever still runs (clients see broken transfers), waits up to five seconds for
-  // the handlers to return, and joins the threads. What handlers wait for must outlive the server.
+  // Ends at once whatever still runs (clients see broken transfers), and waits for the handlers to
+  // return: on threads of its own for up to five seconds, before it joins them. What handlers wait
+  // for must outlive the server.
   virtual ~Server() = default;
 
   // The bound address as a URL, "http://127.0.0.1:8080" ("https://" with TLS), and its port (chosen

@@ -15,9 +15,11 @@ constexpr size_t kIdsAtOnce = 64;
 
 }  // namespace
 
-Shard::Shard(bool half_close)
+Shard::Shard(boost::asio::io_context& context, bool half_close)
     : hang_up_events_(half_close ? short{0} : static_cast<short>(POLLRDHUP)),
-      scratch_(kScratchSize) {}
+      scratch_(kScratchSize),
+      context_(context),
+      timer_(context) {}
 
 uint64_t Shard::Ticks(std::chrono::milliseconds limit) {
   return static_cast<uint64_t>((limit + kTick - std::chrono::milliseconds(1)) / kTick) + 1;
@@ -37,12 +39,12 @@ void Shard::Remove(ConnectionIo* connection) {
 
 void Shard::StartTicking() {
   ticking_ = true;
-  timer_.expires_after(kTick);
-  timer_.async_wait([this](const boost::system::error_code& ec) {
-    ticking_ = false;
-    if (ec) return;
-    Tick();
-    if (!connections_.empty()) StartTicking();
+  timer_->expires_after(kTick);
+  timer_->async_wait([self = shared_from_this()](const boost::system::error_code& ec) {
+    self->ticking_ = false;
+    if (ec || !self->timer_) return;
+    self->Tick();
+    if (!self->connections_.empty()) self->StartTicking();
   });
 }
 
@@ -70,6 +72,8 @@ void Shard::CloseIdle() {
 void Shard::CloseAll() {
   for (ConnectionIo* connection : connections_) connection->Break();
 }
+
+void Shard::Stop() { timer_.reset(); }
 
 std::string Shard::NewRequestId() {
   if (random_.empty()) random_ = RandomBytes(kIdBytes * kIdsAtOnce);

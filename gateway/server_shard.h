@@ -1,5 +1,5 @@
-// What the connections of one I/O thread share: its context, a coarse clock, memory to read into,
-// and the list of them. Only that thread touches it, but for posting to its context.
+// What a server's connections on one I/O thread share: a coarse clock, memory to read into, and the
+// list of them. Only that thread touches it, but for posting to its context.
 //
 // The clock ticks every 100 ms while there are connections. A tick ends what is past its deadline
 // and asks the kernel, in one call for all connections, which clients have hung up: so neither
@@ -13,6 +13,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,10 +25,10 @@ namespace verbatim::gateway {
 
 class ConnectionIo;
 
-class Shard {
+class Shard : public std::enable_shared_from_this<Shard> {
  public:
   // half_close: a client that only sends no more (FIN) has not hung up.
-  explicit Shard(bool half_close);
+  Shard(boost::asio::io_context& context, bool half_close);
   Shard(const Shard&) = delete;
   Shard& operator=(const Shard&) = delete;
 
@@ -36,6 +38,7 @@ class Shard {
   void Remove(ConnectionIo* connection);
   void CloseIdle();  // a drain begins
   void CloseAll();   // it is over
+  void Stop();       // no tick comes any more; the context is not used again
 
   // Ticks so far; a limit in ticks, at least as long as said.
   uint64_t now() const { return tick_; }
@@ -60,8 +63,8 @@ class Shard {
   std::vector<ConnectionIo*> watched_;  // likewise
   HttpDate date_;
   std::string random_;
-  boost::asio::io_context context_{1};  // after what its coroutines refer to
-  boost::asio::steady_timer timer_{context_};
+  boost::asio::io_context& context_;
+  std::optional<boost::asio::steady_timer> timer_;
 };
 
 }  // namespace verbatim::gateway

@@ -1,15 +1,13 @@
 #include "gateway/upstream/upstream_backend.h"
 
 #include <algorithm>
-#include <atomic>
-#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/crypto.h"
+#include "gateway/io_threads.h"
 #include "gateway/upstream/header_rules.h"
 #include "gateway/upstream/pass_through.h"
 #include "gateway/upstream/request_body.h"
@@ -19,34 +17,8 @@
 
 namespace verbatim::gateway {
 
-namespace asio = boost::asio;
 using policies::UpstreamConfig;
 using policies::UpstreamKind;
-
-struct UpstreamPool::State {
-  struct Executor {
-    asio::io_context context{1};
-    asio::executor_work_guard<asio::io_context::executor_type> work{context.get_executor()};
-    std::thread thread;
-  };
-  std::vector<std::unique_ptr<Executor>> executors;
-  std::atomic<size_t> next = 0;
-};
-
-UpstreamPool::UpstreamPool(unsigned threads) : state_(std::make_unique<State>()) {
-  constexpr unsigned kMaxThreads = 4;
-  if (threads == 0) threads = std::clamp(std::thread::hardware_concurrency(), 1u, kMaxThreads);
-  for (unsigned i = 0; i < threads; ++i) {
-    auto executor = std::make_unique<State::Executor>();
-    executor->thread = std::thread([context = &executor->context] { context->run(); });
-    state_->executors.push_back(std::move(executor));
-  }
-}
-
-UpstreamPool::~UpstreamPool() {
-  for (auto& executor : state_->executors) executor->work.reset();
-  for (auto& executor : state_->executors) executor->thread.join();
-}
 
 namespace {
 
@@ -385,18 +357,17 @@ Result<std::unique_ptr<UpstreamBackend>> Make(const std::string& id, const Upstr
     if (!value.ok()) return value.error();
     proxy = *std::move(value);
   }
-  UpstreamPool::State& pool = options.pool->state();
-  const size_t executors = pool.executors.size();
-  auto origin = HttpOrigin::Make(ClientOptions(config, *url, std::move(proxy), executors));
+  IoThreads& io = *options.io;
+  auto origin = HttpOrigin::Make(ClientOptions(config, *url, std::move(proxy), io.size()));
   if (!origin.ok()) return origin.error();
 
   auto upstream = std::make_shared<Upstream>(id, config);
   if (Status status = ReadSecrets(*upstream); !status.ok()) return status.error();
   upstream->on_attempt = std::move(options.on_attempt);
-  upstream->next_client = [&pool, executors] { return pool.next++ % executors; };
-  for (auto& executor : pool.executors) {
+  upstream->next_client = [&io] { return io.Here(); };
+  for (size_t i = 0; i < io.size(); ++i) {
     upstream->clients.push_back(
-        std::make_unique<HttpClient>(executor->context.get_executor(), *origin));
+        std::make_unique<HttpClient>(io.context(i).get_executor(), *origin));
   }
   std::string base = WithoutSuffix(url->path, "/");
   return std::unique_ptr<UpstreamBackend>(

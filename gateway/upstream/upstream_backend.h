@@ -3,8 +3,8 @@
 // and its reply comes back as it came (backend.h, reply.h). Credentials never reach a fingerprint,
 // a record, a report, a log or an error.
 //
-// A backend is immutable and for any thread, like every Backend. Runs live on the pool's threads;
-// they may outlive the backend, which must not outlive the pool.
+// A backend is immutable and for any thread, like every Backend. Runs live on the I/O threads
+// (on the caller's, where it is one); they may outlive the backend, which must not outlive those.
 #pragma once
 
 #include <cstddef>
@@ -20,25 +20,10 @@
 
 namespace verbatim::gateway {
 
-// The threads that talk to upstreams: each runs one executor, and every upstream has one client on
-// each. Made once per process.
-class UpstreamPool {
- public:
-  explicit UpstreamPool(unsigned threads = 0);  // 0: one per core, at most 4
-  // Waits for what still runs there: destroy the backends first, and drain their runs.
-  ~UpstreamPool();
-  UpstreamPool(const UpstreamPool&) = delete;
-  UpstreamPool& operator=(const UpstreamPool&) = delete;
-
-  struct State;
-  State& state() const { return *state_; }
-
- private:
-  std::unique_ptr<State> state_;
-};
+class IoThreads;
 
 struct UpstreamOptions {
-  UpstreamPool* pool = nullptr;
+  IoThreads* io = nullptr;  // every upstream has one client on each
   // Told of every attempt, from any thread, at once: the upstream's id, and the reply's status
   // ("200") or why there was none ("connect_failed", "circuit_open", "credentials", "cancelled").
   std::function<void(std::string_view upstream, std::string_view outcome)> on_attempt{};

@@ -1,7 +1,7 @@
 // One run against an upstream: attempts, waits between them, and what comes of it. Internal to
 // upstream_backend.cc.
 //
-// A run is a coroutine on one of the pool's executors, and everything of it happens there; only
+// A run is a coroutine on one of the I/O threads, and everything of it happens there; only
 // Cancel may be called from elsewhere.
 #pragma once
 
@@ -29,7 +29,7 @@ struct Upstream {
 
   const std::string id;
   const policies::UpstreamConfig config;
-  std::vector<std::unique_ptr<HttpClient>> clients;  // one for each executor of the pool
+  std::vector<std::unique_ptr<HttpClient>> clients;  // one for each I/O thread
   std::function<size_t()> next_client;               // which one the next run takes
   CircuitBreaker breaker;
   std::string credential_header;           // lower-case

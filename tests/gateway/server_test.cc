@@ -3,12 +3,16 @@
 
 #include <gtest/gtest.h>
 
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/crypto.h"
+#include "gateway/io_threads.h"
 #include "tests/gateway/server_fixture.h"
 
 namespace verbatim::gateway {
@@ -310,6 +314,32 @@ TEST_F(ServerTest, ADrainEndsWhatDoesNotFinish) {
   EXPECT_EQ(reported, 1u);
   EXPECT_EQ(observed_.gone, 1);
   EXPECT_EQ(observed_.finished, 1);
+}
+
+TEST(IoThreadsTest, KnowWhichOfThemTheCallerIsOn) {
+  IoThreads io(2);
+  for (size_t i = 0; i < io.size(); ++i) {
+    std::promise<size_t> here;
+    boost::asio::post(io.context(i), [&] { here.set_value(io.Here()); });
+    EXPECT_EQ(here.get_future().get(), i);
+  }
+  const size_t one = io.Here();
+  EXPECT_NE(io.Here(), one) << "others get them in turn";
+}
+
+TEST_F(ServerTest, LeavesNothingOnTheThreadsOfOthers) {
+  IoThreads io(2);
+  options_.io = &io;
+  for (int round = 1; round <= 2; ++round) {
+    Start();
+    RawClient idle(server_->port()), stuck(server_->port());
+    idle.Send(Get("/ping"));
+    EXPECT_EQ(StatusOf(idle.ReadResponse()), 200);
+    stuck.Send(Post("/wait", "{}"));
+    ASSERT_TRUE(Within(milliseconds(3000), [&] { return observed_.waiting == round; }));
+    server_.reset();
+    EXPECT_EQ(observed_.finished, round);
+  }
 }
 
 TEST_F(ServerTest, KeysDecideWhoComesIn) {

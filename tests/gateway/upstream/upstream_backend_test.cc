@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "base/clock.h"
+#include "gateway/io_threads.h"
 #include "gateway/upstream/pass_through.h"
 #include "gateway/wire/openai.h"
 #include "policies/loader.h"
@@ -117,7 +118,7 @@ class UpstreamBackendTest : public testing::Test {
     auto parsed = policies::ParseConfig("upstreams: {up: {" + all + "}}", "c.yaml", "");
     ASSERT_TRUE(parsed.ok()) << parsed.error().message;
     auto made = MakeUpstream("up", parsed->upstreams.at("up"),
-                             {.pool = &pool_, .on_attempt = [this](auto id, auto outcome) {
+                             {.io = &io_, .on_attempt = [this](auto id, auto outcome) {
                                 const std::lock_guard lock(mutex_);
                                 outcomes_ += std::string(id) + ":" + std::string(outcome) + " ";
                               }});
@@ -164,7 +165,7 @@ class UpstreamBackendTest : public testing::Test {
 
   std::mutex mutex_;
   std::string outcomes_;
-  UpstreamPool pool_{2};
+  IoThreads io_{2};
   std::unique_ptr<UpstreamBackend> backend_;
 };
 
@@ -774,7 +775,7 @@ TEST_F(UpstreamBackendTest, WhatCannotBeMade) {
     auto parsed = policies::ParseConfig(
         "upstreams: {up: {url: \"http://127.0.0.1:1\", models: [m], " + config + "}}", "c", "");
     EXPECT_TRUE(parsed.ok()) << parsed.error().message;
-    const auto made = MakeUpstream("up", parsed->upstreams.at("up"), {.pool = &pool_});
+    const auto made = MakeUpstream("up", parsed->upstreams.at("up"), {.io = &io_});
     return made.ok() ? "made" : made.error().message;
   };
   EXPECT_EQ(error("credentials: {value: env:VERBATIM_NOT_THERE}").substr(0, 45),
