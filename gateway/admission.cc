@@ -29,13 +29,14 @@ std::optional<HttpError> Admission::Admit(Call& call, const std::shared_ptr<Tick
   return std::nullopt;
 }
 
-asio::awaitable<void> Admission::TurnAway(Call& call, HttpError over, ResponseSink& sink,
+asio::awaitable<void> Admission::TurnAway(Call& call, const HttpError& over, ResponseSink& sink,
                                           Outcome& outcome) const {
   call.cache.no_store = true;
   refusals_.Offer(UnansweredEntry(call, Kind::kRefused, CauseOf(over), &over, 0));
   outcome.status = over.status;
   outcome.error = CauseOf(over);
-  (void)co_await SendError(sink, std::move(over));
+  HttpError answer = over;
+  (void)co_await SendError(sink, std::move(answer));
 }
 
 std::optional<HttpError> Admission::Reserve(const Call& call) const {

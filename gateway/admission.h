@@ -32,7 +32,7 @@ class Admission {
 
   // Answers what is over a limit. It costs the client nothing, so what it may cost the disk is
   // bounded (refusals.h).
-  boost::asio::awaitable<void> TurnAway(Call& call, HttpError over, ResponseSink& sink,
+  boost::asio::awaitable<void> TurnAway(Call& call, const HttpError& over, ResponseSink& sink,
                                         Outcome& outcome) const;
 
   // What the run took in the end.

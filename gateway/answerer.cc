@@ -90,7 +90,6 @@ class LiveStream {
   LiveStream(const Call& client, const Flight& flight, const Flight::Progress& progress)
       : answered_(flight.call()), form_(FormOf(client.request)), flight_(flight) {
     if (progress.reply) {
-      headers_ = ReplyHeaders(*progress.reply);
       const bool usage = answered_->request.include_usage || answered_->prepared->requests_usage();
       strips_usage_ = StripsUsage(client.endpoint, usage, form_);
     } else {
@@ -98,19 +97,18 @@ class LiveStream {
                                 answered_->prepared->prompt_tokens());
     }
   }
-  const Headers& headers() const { return headers_; }
 
   std::string Begin() const { return writer_ ? writer_->Begin() : ""; }
 
+  // The bytes come as they are: nothing is made of them.
+  bool passes() const { return !writer_ && !strips_usage_; }
   std::string Take(const Flight::Progress& progress) {
     std::string bytes;
     for (const TraceEvent& event : progress.events) bytes += writer_->Event(event);
-    for (const std::string& piece : progress.pieces) {
-      if (!strips_usage_) {
-        bytes += piece;
-      } else if (auto kept = WithoutUsage(piece)) {
-        bytes += *kept;
-      }
+    std::string_view rest = progress.bytes;
+    for (const uint32_t size : progress.sizes) {
+      if (auto kept = WithoutUsage(rest.substr(0, size))) bytes += *kept;
+      rest.remove_prefix(size);
     }
     return bytes;
   }
@@ -126,39 +124,54 @@ class LiveStream {
   const std::shared_ptr<const Call> answered_;
   const AnswerForm form_;
   const Flight& flight_;
-  Headers headers_;  // an upstream's
   bool strips_usage_ = false;
   std::unique_ptr<StreamWriter> writer_;  // the engine's
 };
 
-// The whole of a flight's answer for a client who did not read it live; nothing where it cannot be
+// The whole of a flight's answer for a client who did not read it live; null where it cannot be
 // had in that form. Whoever leads gets an upstream's reply as it came.
-std::optional<Rendition> WholeAnswer(const Call& client, const Flight& flight, bool leads) {
+std::unique_ptr<Rendition> WholeAnswer(const Call& client, const Flight& flight, bool leads) {
   const Transcript& transcript = flight.transcript();
   const std::shared_ptr<const Call> answered = flight.call();
   AnswerForm form = FormOf(client.request);
   if (!transcript.reply) {
-    Rendition rendition;
-    rendition.body = Render(answered->head, transcript.trace, form);
-    rendition.streamed = form.streamed;
-    rendition.converted = form != FormOf(answered->request);
+    auto rendition = std::make_unique<Rendition>();
+    rendition->body = Render(answered->head, transcript.trace, form);
+    rendition->streamed = form.streamed;
+    rendition->converted = form != FormOf(answered->request);
     return rendition;
   }
   const bool usage = answered->request.include_usage || answered->prepared->requests_usage();
   if (leads && form.streamed != transcript.reply->streamed) {
     form = {transcript.reply->streamed, transcript.reply->streamed && usage};
   }
-  return RenderReply(client.endpoint, *transcript.reply, transcript.Body(), usage, form);
+  auto rendered =
+      RenderReply(client.endpoint, *transcript.reply, transcript.body.Joined(), usage, form);
+  return rendered ? std::make_unique<Rendition>(*std::move(rendered)) : nullptr;
 }
 
 // What a settled flight gives instead of an answer to one who waited for it.
-std::optional<HttpError> ErrorOf(const Settled& settled, bool leads) {
-  if (!settled.committed) return settled.error;
-  if (settled.complete || leads) return std::nullopt;
-  return HttpError{.status = 502,
-                   .message = "The upstream's answer was not complete; try again.",
-                   .type = "server_error",
-                   .code = "upstream_incomplete"};
+std::unique_ptr<HttpError> ErrorOf(const Settled& settled, bool leads) {
+  if (!settled.committed) return std::make_unique<HttpError>(settled.error);
+  if (settled.complete || leads) return nullptr;
+  HttpError error{.status = 502,
+                  .message = "The upstream's answer was not complete; try again.",
+                  .type = "server_error",
+                  .code = "upstream_incomplete"};
+  return std::make_unique<HttpError>(std::move(error));
+}
+
+// Status line and headers of a stream, which leave once something of it is there.
+asio::awaitable<Status> BeginStream(const Call& call, const Flight& flight, const ReplyHead* reply,
+                                    ResponseSink& sink, Outcome& outcome) {
+  const std::shared_ptr<const Call> answered = flight.call();
+  outcome.first_token_seconds = static_cast<double>(NowMicros() - call.received_micros) * 1e-6;
+  if (!reply && FormOf(call.request) != FormOf(answered->request)) outcome.cache += "; converted";
+  Headers headers = AnswerHeaders(call, *answered, outcome.cache, call.manifest);
+  if (reply) AddAll(headers, ReplyHeaders(*reply));
+  const int status = reply ? reply->status : 200;
+  Status sent = co_await sink.StartStream(status, std::move(headers));
+  co_return sent;
 }
 
 }  // namespace
@@ -227,102 +240,112 @@ asio::awaitable<bool> Answerer::ServeHit(std::shared_ptr<const Call> call, Share
 asio::awaitable<bool> Answerer::Follow(const Call& call, InFlight::Seat& seat, ResponseSink& sink,
                                        Outcome& outcome) {
   const Flight& flight = *seat.flight();
-  const AnswerForm form = FormOf(call.request);
+  const bool streamed = call.request.stream;
   const bool leads = seat.leads();
   outcome.cache = leads ? MissName(call) : "shared";
   sink.OnClientGone([wakeup = seat.wakeup()] { wakeup->Notify(); });
 
-  bool recorded = leads;  // the leader's entry is the run's
+  Followed end{.recorded = leads};  // the leader's entry is the run's
   std::optional<LiveStream> live;
-  std::optional<Rendition> whole;
-  std::optional<HttpError> error;
-  const Settled* settled = nullptr;
   Status status;
-  for (size_t sent = 0;;) {
-    Flight::Progress progress = flight.Read(form.streamed || leads ? sent : SIZE_MAX);
+  for (;;) {
+    const Flight::Progress progress = seat.Read(streamed || leads);
     if (sink.ClientGone()) break;
-    settled = progress.settled;
-    if (settled) error = ErrorOf(*settled, leads);
-    if (error) break;
-    if (settled && !live && !whole && (!form.streamed || progress.reply)) {
-      whole = WholeAnswer(call, flight, leads);
-      if (!whole) break;  // of a follower: nothing was sent yet
+    end.settled = progress.settled;
+    if (end.settled) end.error = ErrorOf(*end.settled, leads);
+    if (end.error) break;
+    if (end.settled && !live && !end.whole && (!streamed || progress.reply)) {
+      end.whole = WholeAnswer(call, flight, leads);
+      if (!end.whole) break;  // of a follower: nothing was sent yet
     }
-    if (settled && !recorded) {
+    if (end.settled && !end.recorded) {
       // Before the rest that was held back: an answer completes with its trace or not at all.
-      store::HitRequest trace =
-          HitEntry(call, Kind::kJoined, settled->entry.value_or(0), settled->output_digest);
-      status = co_await RecordHit(std::move(trace));
+      status = co_await RecordJoined(call, *end.settled);
       if (!status.ok()) {
-        error = RecordingFailed();
+        end.error = std::make_unique<HttpError>(RecordingFailed());
         break;
       }
-      recorded = true;
+      end.recorded = true;
     }
-    const bool can_be_live = progress.reply ? progress.reply->streamed : form.streamed;
-    const size_t steps = progress.events.size() + progress.pieces.size();
-    if (!whole && can_be_live && steps > 0) {
-      std::string bytes;
+    const bool can_be_live = progress.reply ? progress.reply->streamed : streamed;
+    if (!end.whole && can_be_live && progress.any()) {
+      std::string made;
       if (!live) {
-        outcome.first_token_seconds =
-            static_cast<double>(NowMicros() - call.received_micros) * 1e-6;
         live.emplace(call, flight, progress);
-        if (!progress.reply && form != FormOf(flight.call()->request))
-          outcome.cache += "; converted";
-        Headers headers = AnswerHeaders(call, *flight.call(), outcome.cache, call.manifest);
-        AddAll(headers, live->headers());
-        status = co_await sink.StartStream(progress.reply ? progress.reply->status : 200,
-                                           std::move(headers));
-        bytes = live->Begin();
+        status = co_await BeginStream(call, flight, progress.reply, sink, outcome);
+        made = live->Begin();
       }
-      bytes += live->Take(progress);
+      // From where they lie: a reader that stalls holds no copy of them.
+      std::string_view bytes = progress.bytes;
+      if (!live->passes()) {
+        made += live->Take(progress);
+        bytes = made;
+      }
       if (status.ok()) status = co_await sink.Write(bytes);
       if (!status.ok()) break;
-      sent += steps;
       continue;
     }
-    if (settled) break;
+    if (end.settled) break;
     co_await seat.Wait();
   }
   sink.OnClientGone({});
+  if (live) {
+    end.began = true;
+    if (end.error) end.rest = live->Error(*end.error, call.id);
+    if (!end.error && end.settled && !end.settled->broken) end.rest = live->End();
+  }
+  const bool answered = co_await EndFollowing(call, seat, std::move(end), sink, outcome);
+  co_return answered;
+}
 
+asio::awaitable<Status> Answerer::RecordJoined(const Call& call, const Settled& settled) {
+  store::HitRequest trace =
+      HitEntry(call, Kind::kJoined, settled.entry.value_or(0), settled.output_digest);
+  Status status = co_await RecordHit(std::move(trace));
+  co_return status;
+}
+
+asio::awaitable<bool> Answerer::EndFollowing(const Call& call, InFlight::Seat& seat, Followed end,
+                                             ResponseSink& sink, Outcome& outcome) {
+  const Flight& flight = *seat.flight();
+  const Settled* settled = end.settled;
+  const std::unique_ptr<HttpError>& error = end.error;
+  Status status;
   outcome.status = error ? error->status : 200;
   if (error) outcome.error = CauseOf(*error);
   outcome.answered = flight.call();
   if (settled && settled->committed) {
     if (settled->complete) outcome.entry = settled->entry;
-    outcome.pending = !leads && !call.decision.strict_hits;
+    outcome.pending = !seat.leads() && !call.decision.strict_hits;
     outcome.prompt_tokens = settled->prompt_tokens;
     outcome.output_tokens = settled->output_tokens;
     if (!settled->complete) outcome.error = "incomplete";
   }
   if (sink.ClientGone()) {
     outcome.status = 499;
-    if (!recorded) {
+    if (!end.recorded) {
       (void)co_await Append(UnansweredEntry(call, Kind::kCancelled, "client_gone", nullptr, 0));
     }
-  } else if (error && live) {
-    if (!recorded) {
+  } else if (error && end.began) {
+    if (!end.recorded) {
       (void)co_await Append(UnansweredEntry(call, Kind::kFailed, CauseOf(*error), &*error, 0));
     }
-    const std::string event = live->Error(*error, call.id);
-    status = co_await sink.Write(event);
+    status = co_await sink.Write(end.rest);
     sink.Abort();
-  } else if (error && leads) {
+  } else if (error && seat.leads()) {
     HttpError sent = WithLimits(*error, call.limit_headers);
     status = co_await SendError(sink, std::move(sent));
   } else if (error) {
     co_await Refuse(call, Kind::kFailed, *error, sink, outcome);
-  } else if (live && settled->broken) {
+  } else if (end.began && settled->broken) {
     sink.Abort();
-  } else if (live) {
-    const std::string end = live->End();
-    status = co_await sink.Write(end);
+  } else if (end.began) {
+    status = co_await sink.Write(end.rest);
     if (status.ok()) status = co_await sink.Finish();
-  } else if (!whole) {
+  } else if (!end.whole) {
     outcome.cache = "none";
     co_return false;
-  } else if (settled->broken || whole->body.empty()) {
+  } else if (settled->broken || end.whole->body.empty()) {
     HttpError none{.status = 502,
                    .message = "The upstream's answer broke off before it was whole; try again.",
                    .type = "server_error",
@@ -330,31 +353,32 @@ asio::awaitable<bool> Answerer::Follow(const Call& call, InFlight::Seat& seat, R
     outcome.status = none.status;
     status = co_await SendError(sink, std::move(none));
   } else {
-    if (whole->converted) outcome.cache += "; converted";
+    if (end.whole->converted) outcome.cache += "; converted";
     Headers headers = AnswerHeaders(call, *flight.call(), outcome.cache, call.manifest);
     if (settled->complete && settled->entry) {
       AddEntry(headers, *settled->entry, settled->output_digest);
       // Of what is kept, which is not what this client gets.
       if (settled->redacted) headers.pop_back();
     }
-    outcome.status = whole->status;
-    status = co_await Send(sink, *std::move(whole), std::move(headers));
+    outcome.status = end.whole->status;
+    status = co_await Send(sink, std::move(*end.whole), std::move(headers));
   }
   co_return true;
 }
 
-asio::awaitable<void> Answerer::Refuse(const Call& call, Kind kind, HttpError error,
+asio::awaitable<void> Answerer::Refuse(const Call& call, Kind kind, const HttpError& error,
                                        ResponseSink& sink, Outcome& outcome) {
   auto appended = co_await Append(UnansweredEntry(call, kind, CauseOf(error), &error, 0));
+  HttpError answer;
   if (appended.ok()) {
-    error = WithLimits(std::move(error), call.limit_headers);
+    answer = WithLimits(error, call.limit_headers);
   } else {
     LogError("a refusal could not be recorded: " + appended.error().message);
-    error = RecordingFailed();
+    answer = RecordingFailed();
   }
-  outcome.status = error.status;
-  outcome.error = CauseOf(error);
-  (void)co_await SendError(sink, std::move(error));
+  outcome.status = answer.status;
+  outcome.error = CauseOf(answer);
+  (void)co_await SendError(sink, std::move(answer));
 }
 
 bool Answerer::ledger_fails() const {

@@ -15,6 +15,7 @@
 #include "gateway/http.h"
 #include "gateway/in_flight.h"
 #include "gateway/recorder.h"
+#include "gateway/rendition.h"
 #include "gateway/verifier.h"
 #include "store/ledger.h"
 
@@ -53,7 +54,7 @@ class Answerer {
                                       Outcome& outcome);
 
   // An error. kind: kRefused or kFailed.
-  boost::asio::awaitable<void> Refuse(const Call& call, store::Kind kind, HttpError error,
+  boost::asio::awaitable<void> Refuse(const Call& call, store::Kind kind, const HttpError& error,
                                       ResponseSink& sink, Outcome& outcome);
 
   // Whether the ledger took nothing the last time that it was asked, and that was less than five
@@ -64,6 +65,19 @@ class Answerer {
   boost::asio::awaitable<Result<store::Appended>> Append(store::AppendRequest entry);
 
  private:
+  // How following a flight ended; what a stream has to say at its end is made already. Apart from
+  // Follow, whose frame lasts as long as its client's stream.
+  struct Followed {
+    bool recorded = false;
+    bool began = false;  // a stream
+    std::string rest{};  // of it
+    const Settled* settled = nullptr;
+    std::unique_ptr<Rendition> whole{};
+    std::unique_ptr<HttpError> error{};
+  };
+  boost::asio::awaitable<bool> EndFollowing(const Call& call, InFlight::Seat& seat, Followed end,
+                                            ResponseSink& sink, Outcome& outcome);
+  boost::asio::awaitable<Status> RecordJoined(const Call& call, const Settled& settled);
   void Note(bool ok) { failed_micros_ = ok ? 0 : MonotonicMicros(); }
   boost::asio::awaitable<Status> RecordHit(store::HitRequest hit);
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -70,12 +71,16 @@ struct RunEnd {
 
 // Each is called from a thread of the backend's, or out of Start. The engine gives pieces and ends:
 // all pieces of one choice come in order; those of different choices as they are made. An upstream
-// gives the reply's head once, then its body. on_end comes exactly once, and last.
+// gives the reply's head once, then its body, and asks before it reads on. on_end comes exactly
+// once, and last.
 struct RunObserver {
   std::function<void(TokenPiece)> on_piece{};
   std::function<void(ChoiceEnd)> on_choice_end{};
   std::function<void(ReplyHead)> on_reply{};
   std::function<void(std::vector<ReplyPiece>)> on_body{};
+  // held: bytes of the reply that the run keeps, and has not given yet. False: nothing more is read
+  // until Run::Resume. Empty: always true.
+  std::function<bool(size_t held)> wants_more{};
   std::function<void(RunEnd)> on_end{};
 };
 
@@ -91,6 +96,7 @@ struct RunOptions {
 class Run {
  public:
   virtual ~Run() = default;
+  virtual void Resume() {}    // RunObserver::wants_more is asked again
   virtual void Cancel() = 0;  // on_end follows soon, with what the run had become by then
 };
 

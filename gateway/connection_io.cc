@@ -26,6 +26,8 @@ constexpr std::chrono::milliseconds kLingerTime{2'000};
 constexpr size_t kLingerBytes = size_t{32} << 20;
 // What TLS puts into one record; parts up to that are joined, so that they are one.
 constexpr size_t kTlsRecord = size_t{16} << 10;
+// What the kernel holds for a client who does not read, over what it has sent out.
+constexpr int kUnsentBytes = 64 << 10;
 constexpr char kTlsHandshakeRecord = 0x16;  // RFC 8446, section 5.1
 
 bool WouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
@@ -49,6 +51,8 @@ ConnectionIo::ConnectionIo(asio::ip::tcp::socket socket, Shard& shard)
     : shard_(shard), socket_(std::move(socket)) {
   error_code ec;
   socket_.set_option(asio::ip::tcp::no_delay(true), ec);
+  using Unsent = asio::detail::socket_option::integer<IPPROTO_TCP, TCP_NOTSENT_LOWAT>;
+  socket_.set_option(Unsent(kUnsentBytes), ec);
   socket_.native_non_blocking(true, ec);
   const auto remote = socket_.remote_endpoint(ec);
   if (!ec) {

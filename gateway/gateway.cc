@@ -321,6 +321,8 @@ Status GatewayImpl::BuildPipeline(const policies::Config& config, InForce in_for
   options.limiter = limiter_.get();
   options.authenticator = authenticator_;
   options.hit_memory_bytes = config.server.hit_memory_bytes;
+  options.stream_buffer_bytes = config.server.stream_buffer_bytes;
+  options.replies_total_bytes = config.server.replies_total_bytes;
   options.generate_traceparent = config.server.generate_traceparent;
   options.refusal_interval_micros = static_cast<int64_t>(config.server.refusal_interval_ms) * 1000;
   options.on_compared = [this](std::string_view upstream, std::string_view model, bool equal) {

@@ -11,15 +11,30 @@ namespace {
 
 // Bound how long a late reader holds the flight's mutex, and what is copied for it.
 constexpr size_t kEventsPerRead = 64;
-constexpr size_t kBytesPerRead = size_t{64} << 10;
+constexpr size_t kPiecesPerRead = 64, kBytesPerRead = size_t{16} << 10;
 constexpr size_t kEndedKept = 4096;
 
 }  // namespace
+
+HttpError RepliesFull() {
+  return {.status = 503,
+          .message =
+              "The server holds as much as it may of answers that are being made; try again "
+              "later.",
+          .code = "replies_full",
+          .headers = {{"retry-after", "1"}}};
+}
 
 Flight::Flight(std::shared_ptr<const Call> call)
     : call_(std::move(call)), order_(call_->prepared->choices()) {
   transcript_.trace.choices = call_->prepared->choices();
   transcript_.trace.prompt_tokens = call_->prepared->prompt_tokens();
+}
+
+Flight::~Flight() {
+  if (!all_held_) return;
+  all_held_->bytes -= held_;
+  --all_held_->flights;
 }
 
 std::shared_ptr<const Call> Flight::call() const {
@@ -39,6 +54,7 @@ RunObserver Flight::Observe(std::shared_ptr<Flight> flight) {
           },
       .on_reply = [flight](ReplyHead head) { flight->AddReply(std::move(head)); },
       .on_body = [flight](std::vector<ReplyPiece> body) { flight->AddBody(std::move(body)); },
+      .wants_more = [flight](size_t held) { return flight->WantsMore(held); },
       .on_end = [flight](RunEnd end) { flight->End(std::move(end)); },
   };
 }
@@ -61,17 +77,45 @@ void Flight::AddReply(ReplyHead head) {
 }
 
 void Flight::AddBody(std::vector<ReplyPiece> pieces) {
+  bool fits = true;
   {
     std::lock_guard lock(mutex_);
     CHECK(transcript_.reply);
     // A plain body is held whole: it has no end of its own that could be held back.
     if (!transcript_.reply->streamed) held_from_ = 0;
     for (ReplyPiece& piece : pieces) {
-      if (piece.completes) held_from_ = std::min(held_from_, transcript_.pieces.size());
-      transcript_.pieces.push_back(std::move(piece.bytes));
+      if (piece.completes) held_from_ = std::min(held_from_, transcript_.body.pieces());
+      transcript_.body.Append(std::move(piece.bytes));
     }
+    fits = Account(0);
   }
   NotifyReaders();
+  if (!fits) StopFull();
+}
+
+void Flight::StopFull() {
+  RunEnd full{.outcome = RunEnd::Outcome::kFailed, .error = RepliesFull()};
+  full.cause = full.error.code;
+  Stop(std::move(full));
+}
+
+bool Flight::Account(size_t held_by_run) {
+  if (!all_held_) return true;
+  const uint64_t now = transcript_.body.held() + held_by_run;
+  const bool grows = now > held_;
+  const uint64_t all = all_held_->bytes += now - held_;  // modulo 2^64, where it is less
+  held_ = now;
+  return all <= bounds_.all || !grows || held_ <= bounds_.all / all_held_->flights;
+}
+
+size_t Flight::Unread() const {
+  const size_t end = std::min(transcript_.body.pieces(), held_from_);
+  size_t unread = SIZE_MAX;
+  for (const Reader& reader : readers_) {
+    if (!reader.live) return 0;
+    unread = std::min(unread, transcript_.body.Behind(reader.place, end));
+  }
+  return readers_.empty() ? 0 : unread;
 }
 
 void Flight::End(RunEnd end) {
@@ -81,7 +125,8 @@ void Flight::End(RunEnd end) {
     CHECK(end.outcome != RunEnd::Outcome::kComplete || transcript_.reply || order_.complete());
     CHECK(end.outcome != RunEnd::Outcome::kIncomplete || transcript_.reply);
     const bool whole = end.outcome == RunEnd::Outcome::kComplete;
-    end_ = stopped_ && !whole ? *stopped_ : std::move(end);
+    if (stopped_ && !whole) end = *stopped_;
+    end_ = std::make_unique<RunEnd>(std::move(end));
   }
   run_ended_.Notify();
 }
@@ -109,7 +154,7 @@ void Flight::Stop(RunEnd reason) {
   std::shared_ptr<Run> run;
   {
     std::lock_guard lock(mutex_);
-    if (!stopped_) stopped_ = std::move(reason);
+    if (!stopped_) stopped_ = std::make_unique<RunEnd>(std::move(reason));
     run = run_;
   }
   if (run) run->Cancel();
@@ -125,10 +170,9 @@ void Flight::Abandon() {
   if (run) run->Cancel();
 }
 
-boost::asio::awaitable<RunEnd> Flight::WaitForRun() {
-  co_await run_ended_.Wait();
+RunEnd Flight::end() const {
   std::lock_guard lock(mutex_);
-  co_return *end_;
+  return *end_;
 }
 
 void Flight::Settle(Settled settled) {
@@ -136,35 +180,55 @@ void Flight::Settle(Settled settled) {
   {
     std::lock_guard lock(mutex_);
     CHECK(!settled_);
-    settled_ = std::move(settled);
+    settled_ = std::make_unique<Settled>(std::move(settled));
     run = std::move(run_);
   }
   NotifyReaders();
 }
 
-Flight::Progress Flight::Read(size_t from) const {
-  std::lock_guard lock(mutex_);
-  const bool released = settled_ && settled_->committed;
+Flight::Progress Flight::Read(const Wakeup* who, bool live) {
   Progress progress;
-  const std::vector<TraceEvent>& events = transcript_.trace.events;
-  size_t end = events.size();
-  if (!events.empty() && order_.complete() && !released) --end;
-  if (from < end) {
-    const auto begin = events.begin() + static_cast<std::ptrdiff_t>(from);
-    const size_t count = std::min(end - from, kEventsPerRead);
-    progress.events.assign(begin, begin + static_cast<std::ptrdiff_t>(count));
+  std::shared_ptr<Run> resumed;
+  {
+    std::lock_guard lock(mutex_);
+    const bool released = settled_ && settled_->committed;
+    progress.settled = settled_.get();
+    if (transcript_.reply) progress.reply = &*transcript_.reply;
+    const auto reader = std::find_if(readers_.begin(), readers_.end(),
+                                     [who](const Reader& r) { return r.wakeup.get() == who; });
+    CHECK(reader != readers_.end());
+    reader->live = live;
+    if (live) {
+      const std::vector<TraceEvent>& events = transcript_.trace.events;
+      size_t end = events.size();
+      if (!events.empty() && order_.complete() && !released) --end;
+      const size_t count = std::min(end - std::min(end, reader->event), kEventsPerRead);
+      const auto begin = events.begin() + static_cast<std::ptrdiff_t>(reader->event);
+      progress.events.assign(begin, begin + static_cast<std::ptrdiff_t>(count));
+      reader->event += count;
+      progress.bytes = transcript_.body.Read(reader->place, released ? SIZE_MAX : held_from_,
+                                             kPiecesPerRead, kBytesPerRead, &progress.sizes);
+    }
+    if (waits_for_readers_ && Unread() <= bounds_.unread / 2) {
+      waits_for_readers_ = false;
+      resumed = run_;
+    }
   }
-  if (transcript_.reply) progress.reply = &*transcript_.reply;
-  const std::vector<std::string>& pieces = transcript_.pieces;
-  end = released ? pieces.size() : std::min(pieces.size(), held_from_);
-  size_t bytes = 0;
-  for (size_t at = from; at < end && (at == from || bytes + pieces[at].size() <= kBytesPerRead);
-       ++at) {
-    bytes += pieces[at].size();
-    progress.pieces.push_back(pieces[at]);
-  }
-  if (settled_) progress.settled = &*settled_;
+  if (resumed) resumed->Resume();
   return progress;
+}
+
+// Asked by the run before it reads on.
+bool Flight::WantsMore(size_t held_by_run) {
+  bool fits = true;
+  {
+    std::lock_guard lock(mutex_);
+    fits = Account(held_by_run);
+    if (fits && held_from_ == SIZE_MAX && Unread() > bounds_.unread) waits_for_readers_ = true;
+    if (fits) return !waits_for_readers_;
+  }
+  StopFull();
+  return false;
 }
 
 const Transcript& Flight::transcript() const {
@@ -182,7 +246,7 @@ void Flight::NotifyReaders() {
   std::vector<std::shared_ptr<Wakeup>> readers;
   {
     std::lock_guard lock(mutex_);
-    readers = readers_;
+    for (const Reader& reader : readers_) readers.push_back(reader.wakeup);
   }
   for (const auto& reader : readers) reader->Notify();
 }
@@ -227,6 +291,9 @@ std::optional<InFlight::Seat> InFlight::JoinOrLead(
     }
     flight = make();
     if (!flight) return std::nullopt;
+    flight->bounds_ = bounds_;
+    flight->all_held_ = held_;
+    ++held_->flights;
     leads = true;
     flights_[flight.get()] = Place{flight, key, 0};
     if (!key.empty()) by_key_[key] = flight.get();
@@ -234,7 +301,7 @@ std::optional<InFlight::Seat> InFlight::JoinOrLead(
   ++flights_.at(flight.get()).waiting;
   Seat seat(this, key, flight, leads);
   std::lock_guard flight_lock(flight->mutex_);
-  flight->readers_.push_back(seat.wakeup_);
+  flight->readers_.push_back({.wakeup = seat.wakeup_});
   return seat;
 }
 
@@ -252,7 +319,7 @@ void InFlight::Leave(const std::string& key, const std::shared_ptr<Flight>& flig
       }
     }
     std::lock_guard flight_lock(flight->mutex_);
-    std::erase(flight->readers_, wakeup);
+    std::erase_if(flight->readers_, [&](const auto& reader) { return reader.wakeup == wakeup; });
   }
   if (last) flight->Abandon();
 }

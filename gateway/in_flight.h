@@ -1,10 +1,15 @@
 // Runs in flight, and who waits for them. Identical requests at one time share one run: the first
-// leads it, the others join and read what it makes from the first event on, live. Readers pull, so
-// that a slow one holds nobody up and nothing is queued for it: the transcript is in memory once,
-// bounded by the run's own limits. A run that nobody waits for any more is cancelled, and its place
-// is free at once. Any thread may call anything here.
+// leads it, the others join and read what it makes from the first event on, live. A run that nobody
+// waits for any more is cancelled, and its place is free at once. Any thread may call anything
+// here.
+//
+// Readers pull, and they pull from the transcript itself, which is in memory once: a slow one holds
+// nobody up, and nothing is queued or copied for it. Memory is bounded (ReplyBounds): an upstream's
+// reply is read no further while it is too far ahead of the fastest of its readers, and all runs
+// together hold no more than they may.
 #pragma once
 
+#include <atomic>
 #include <boost/asio/awaitable.hpp>
 #include <condition_variable>
 #include <cstdint>
@@ -14,6 +19,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -25,6 +31,26 @@
 namespace verbatim::gateway {
 
 struct Call;  // gateway/recorder.h
+
+// Of what is held of upstreams' replies while they are made, in bytes.
+struct ReplyBounds {
+  // Of one reply: what none of its readers has taken yet, beyond which the upstream waits. It reads
+  // on when half of that was taken. What is held back until the commit does not count, nor does
+  // anything where somebody waits for the whole.
+  size_t unread = size_t{64} << 10;
+  // Of all together. Beyond it, replies that have more than an equal share of it fail where they
+  // grow (503, replies_full); from three quarters on there had better be no new ones
+  // (InFlight::Full).
+  uint64_t all = uint64_t{1} << 30;
+};
+
+// What flights hold, and how many do, until the last of their readers has gone.
+struct RepliesHeld {
+  std::atomic<uint64_t> bytes = 0, flights = 0;
+};
+
+// Where that leaves no room: 503, replies_full.
+HttpError RepliesFull();
 
 // What became of a run, once its entry is in the ledger (or could not be put there).
 struct Settled {
@@ -45,6 +71,7 @@ class Flight {
  public:
   // call: of whoever leads; its form is the one that the entry keeps.
   explicit Flight(std::shared_ptr<const Call> call);
+  ~Flight();
 
   // The request as it is answered: a fallback's after Retry.
   std::shared_ptr<const Call> call() const;
@@ -57,19 +84,22 @@ class Flight {
   void Retry(std::shared_ptr<const Call> call);
   // Ends the run for a reason of the gateway's own; what the run reports of its end is replaced.
   void Stop(RunEnd reason);
-  boost::asio::awaitable<RunEnd> WaitForRun();  // by whoever leads
-  void Settle(Settled settled);                 // once, after WaitForRun or instead of a run
+  // By whoever leads; then it has an end.
+  boost::asio::awaitable<void> WaitForRun() { return run_ended_.Wait(); }
+  RunEnd end() const;
+  void Settle(Settled settled);  // once, after WaitForRun or instead of a run
 
   struct Progress {
-    std::vector<TraceEvent> events;    // of the engine, from `from` on; at most 64
-    std::vector<std::string> pieces;   // of an upstream, likewise; at most 64 KiB or one
-    const ReplyHead* reply = nullptr;  // of an upstream, once there; valid as long as the flight
-    const Settled* settled = nullptr;  // once there; valid as long as the flight
+    std::vector<TraceEvent> events;  // of the engine; at most 64
+    // Of an upstream's body: at most 64 pieces, and at most 16 KiB or one. These bytes and what is
+    // pointed to last as long as the flight.
+    std::string_view bytes;
+    std::vector<uint32_t> sizes;       // of the pieces in `bytes`
+    const ReplyHead* reply = nullptr;  // of an upstream, once there
+    const Settled* settled = nullptr;  // once there
+    bool any() const { return !events.empty() || !bytes.empty(); }
   };
-  // What completes the answer, and all after it, is held back until the run is settled and
-  // committed.
-  Progress Read(size_t from) const;
-  // The whole of it; after WaitForRun said that it is complete or incomplete.
+  // The whole of it; after WaitForRun, where the end is complete or incomplete.
   const Transcript& transcript() const;
   // How many tokens of the engine's there are; at any time.
   uint64_t Generated() const;
@@ -82,6 +112,18 @@ class Flight {
   void End(RunEnd end);
   void Abandon();
   void NotifyReaders();
+  Progress Read(const Wakeup* reader, bool live);
+  bool WantsMore(size_t held_by_run);
+  void StopFull();
+
+  struct Reader {
+    std::shared_ptr<Wakeup> wakeup;
+    size_t event = 0;  // how many it took
+    ReplyBody::Place place{};
+    bool live = true;  // else it waits for the whole
+  };
+  bool Account(size_t held_by_run);  // false: it is too much; with mutex_
+  size_t Unread() const;             // of what readers could take; with mutex_
 
   Wakeup run_ended_;
   mutable std::mutex mutex_;  // guards what follows
@@ -89,16 +131,23 @@ class Flight {
   TraceOrder order_;
   Transcript transcript_;
   size_t held_from_ = SIZE_MAX;  // the first piece of an upstream's to be held back
+  ReplyBounds bounds_;
+  std::shared_ptr<RepliesHeld> all_held_;  // of all flights; null until it has a place
+  uint64_t held_ = 0;                      // of that
+  bool waits_for_readers_ = false;         // the run reads no further
   std::shared_ptr<Run> run_;
   bool abandoned_ = false;
-  std::optional<RunEnd> stopped_;  // by Stop
-  std::optional<RunEnd> end_;
-  std::optional<Settled> settled_;
-  std::vector<std::shared_ptr<Wakeup>> readers_;
+  // Apart, since they are large and come late.
+  std::unique_ptr<const RunEnd> stopped_;  // by Stop
+  std::unique_ptr<const RunEnd> end_;
+  std::unique_ptr<const Settled> settled_;
+  std::vector<Reader> readers_;
 };
 
 class InFlight {
  public:
+  explicit InFlight(ReplyBounds bounds = {}) : bounds_(bounds) {}
+
   // A place among those who wait for a flight; given back when destroyed.
   class Seat {
    public:
@@ -107,6 +156,11 @@ class InFlight {
     ~Seat();
     const std::shared_ptr<Flight>& flight() const { return flight_; }
     bool leads() const { return leads_; }
+    // What is new since the last time, as much of it as one takes at once, as far as it may leave:
+    // what completes the answer, and all after it, is held back until the run is settled and
+    // committed. What was given before counts as sent. Not live: nothing of the answer, for whoever
+    // waits for the whole.
+    Flight::Progress Read(bool live) { return flight_->Read(wakeup_.get(), live); }
     boost::asio::awaitable<void> Wait() { return wakeup_->Wait(); }  // for news of the flight
     std::shared_ptr<Wakeup> wakeup() const { return wakeup_; }       // ends a Wait from outside
 
@@ -132,7 +186,10 @@ class InFlight {
   // Of whoever leads, in the end: nobody joins any more, and everyone who waits hears of it.
   void Finish(const std::string& key, const std::shared_ptr<Flight>& flight, Settled settled);
 
-  size_t size() const;    // flights that are not finished
+  size_t size() const;  // flights that are not finished
+  // Bytes held of upstreams' replies, and whether that leaves no room for another one.
+  uint64_t held() const { return held_->bytes; }
+  bool Full() const { return held_->bytes > bounds_.all / 4 * 3; }
   void CancelAll();       // ends the runs; their leaders settle them
   void WaitUntilEmpty();  // blocks
 
@@ -145,6 +202,8 @@ class InFlight {
     std::string key;
     size_t waiting = 0;
   };
+  const ReplyBounds bounds_;
+  const std::shared_ptr<RepliesHeld> held_ = std::make_shared<RepliesHeld>();
   mutable std::mutex mutex_;  // guards what follows; taken before a flight's own
   std::condition_variable emptied_;
   std::unordered_map<std::string, Flight*> by_key_;     // those that can be joined

@@ -22,9 +22,10 @@ asio::awaitable<void> PassThroughRoute::Serve(std::shared_ptr<Call> call, const 
   }
   call->decision.mode = policies::Mode::kBypass;
   auto seat = in_flight_.JoinOrLead("", 0, [&] { return std::make_shared<Flight>(call); });
-  auto run = [this, call, ticket](std::shared_ptr<Flight> flight) -> asio::awaitable<Settled> {
-    const RunEnd end = co_await runs_.RunOnce(*call, flight);
-    co_return SettledBy(end);
+  auto run = [this, call,
+              ticket](std::shared_ptr<Flight> flight) -> asio::awaitable<std::unique_ptr<Settled>> {
+    co_await runs_.RunOnce(*call, flight);
+    co_return std::make_unique<Settled>(SettledBy(flight->end()));
   };
   co_await runs_.Lead("", seat->flight(), run, {});
   Outcome outcome;

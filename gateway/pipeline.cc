@@ -113,6 +113,7 @@ Pipeline::State::State(PipelineOptions o)
       in_force_now(Seal(options.in_force, *options.manifest)),
       ledger(*options.ledger),
       metrics(*options.metrics),
+      in_flight({.unread = options.stream_buffer_bytes, .all = options.replies_total_bytes}),
       results(ledger, options.hit_memory_bytes / 4 * 3),
       memo(options.hit_memory_bytes / 4),
       verifier(options.ledger, options.metrics, options.verify_queue, options.on_compared),
@@ -132,6 +133,8 @@ Pipeline::State::State(PipelineOptions o)
       pass_through(options.authenticator, admission, in_flight, runs, answerer) {
   metrics.AddGauge("runs_in_flight", "Runs that someone waits for",
                    [this] { return static_cast<double>(in_flight.size()); });
+  metrics.AddGauge("replies_held_bytes", "Held of upstreams' replies that are being made",
+                   [this] { return static_cast<double>(in_flight.held()); });
   metrics.AddGauge("verify_backlog", "Answers that wait to be executed again",
                    [this] { return static_cast<double>(verifier.backlog()); });
 }
@@ -144,7 +147,7 @@ asio::awaitable<void> Pipeline::State::Generate(Endpoint endpoint, const Request
   outcome.answered = call;
   const std::shared_ptr<Ticket> ticket = std::make_shared<Ticket>();
   if (auto over = admission.Admit(*call, ticket)) {
-    co_return co_await admission.TurnAway(*call, *std::move(over), sink, outcome);
+    co_return co_await admission.TurnAway(*call, *over, sink, outcome);
   }
   // A request equal to one that was a hit goes to its result at once.
   const std::optional<Digest> memo_key = MemoKey(endpoint, http);
@@ -168,7 +171,7 @@ asio::awaitable<void> Pipeline::State::Generate(Endpoint endpoint, const Request
     error = co_await Beside(check);
   }
   if (error) {
-    co_return co_await answerer.Refuse(*call, Kind::kRefused, *std::move(error), sink, outcome);
+    co_return co_await answerer.Refuse(*call, Kind::kRefused, *error, sink, outcome);
   }
 
   // 4. Fingerprint.
@@ -181,8 +184,8 @@ asio::awaitable<void> Pipeline::State::Generate(Endpoint endpoint, const Request
     if (ServesHits(*call)) {
       auto hit = results.Lookup(call->decision.name_space, *call->fingerprint);
       if (!hit.ok()) {
-        HttpError failed = StoreFailed(hit.error());
-        co_return co_await answerer.Refuse(*call, Kind::kFailed, failed, sink, outcome);
+        error = StoreFailed(hit.error());
+        co_return co_await answerer.Refuse(*call, Kind::kFailed, *error, sink, outcome);
       }
       if (*hit && call->cache.no_cache) compare_with = (*hit)->entry;
       if (*hit && Expired(*call, **hit)) renews = (*hit)->entry;
@@ -195,7 +198,7 @@ asio::awaitable<void> Pipeline::State::Generate(Endpoint endpoint, const Request
       if (call->decision.mode == Mode::kReplay) {
         auto refuse = [this, call] { return std::optional(NotRecorded(ledger, *call)); };
         error = co_await Beside(refuse);
-        co_return co_await answerer.Refuse(*call, Kind::kRefused, *std::move(error), sink, outcome);
+        co_return co_await answerer.Refuse(*call, Kind::kRefused, *error, sink, outcome);
       }
     }
 
@@ -204,20 +207,24 @@ asio::awaitable<void> Pipeline::State::Generate(Endpoint endpoint, const Request
     // Those whose form cannot be had of the others' answer run by themselves, together.
     if (alone && !key.empty()) key += call->request.stream ? "\nstream" : "\nplain";
     std::optional<HttpError> over;
-    auto make = [&] { return (over = admission.Reserve(*call)) ? nullptr : NewFlight(call); };
+    auto make = [&] {
+      const bool full = call->prepared->external() && in_flight.Full();
+      over = full ? RepliesFull() : admission.Reserve(*call);
+      return over ? nullptr : NewFlight(call);
+    };
     auto seat = in_flight.JoinOrLead(key, epoch, make);
-    if (over) co_return co_await admission.TurnAway(*call, *std::move(over), sink, outcome);
+    if (over) co_return co_await admission.TurnAway(*call, *over, sink, outcome);
     if (!seat) continue;
     if (seat->leads()) {
       // The rest is the leader's, and goes on without this client while anyone waits.
-      auto lead = [this, renews,
-                   ticket](std::shared_ptr<Flight> flight) -> asio::awaitable<Settled> {
+      auto lead = [this, renews, ticket](
+                      std::shared_ptr<Flight> flight) -> asio::awaitable<std::unique_ptr<Settled>> {
         // 7. Run: events reach everyone who waits as they come; the last one is held back.
-        Ended ended = co_await runs.Run(flight);
+        std::unique_ptr<Ended> ended = co_await runs.Run(flight);
 
         // 8. Commit: record, leaf and tree state; then the rest of the answer may leave.
-        Settled settled = co_await runs.Commit(*flight, std::move(ended), renews);
-        Admission::Settle(*ticket, settled);
+        auto settled = co_await runs.Commit(*flight, std::move(ended), renews);
+        Admission::Settle(*ticket, *settled);
         co_return settled;
       };
       // 9. Sample: a draw decides whether this answer is executed again.

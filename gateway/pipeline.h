@@ -42,6 +42,9 @@ struct PipelineOptions {
   int64_t refusal_interval_micros = 60'000'000;  // of the leaves that count refusals of nobody
   // Of results and requests that are held for hits (hit_cache.h, request_memo.h); 0: none.
   uint64_t hit_memory_bytes = uint64_t{64} << 20;
+  // Of upstreams' replies while they are made (ReplyBounds).
+  uint64_t stream_buffer_bytes = uint64_t{64} << 10;
+  uint64_t replies_total_bytes = uint64_t{1} << 30;
   bool generate_traceparent = false;  // for upstreams, where a client sent none
 };
 

@@ -76,7 +76,7 @@ void AddReply(const Call& call, const Transcript& transcript, const RunEnd& end,
               store::AppendRequest& entry) {
   const ReplyHead& reply = *transcript.reply;
   store::Record& record = entry.record;
-  entry.response = transcript.Body();
+  entry.response = transcript.body.Joined();
   record.serves_hits = MayServeHits(call, reply, end);
   record.usage = Usage(end.reply.prompt_tokens, end.reply.completion_tokens);
   if (!end.reply.usage.is_null()) record.usage.Set("reported", end.reply.usage);

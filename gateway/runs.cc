@@ -38,9 +38,7 @@ void Rethrow(std::exception_ptr e) {
 
 // About as many as an entry of it has.
 size_t BytesOf(const Transcript& transcript) {
-  size_t bytes = transcript.trace.events.size() * sizeof(TokenPiece::digest);
-  for (const std::string& piece : transcript.pieces) bytes += piece.size();
-  return bytes;
+  return transcript.trace.events.size() * sizeof(TokenPiece::digest) + transcript.body.size();
 }
 
 // What the run took, whatever became of it.
@@ -56,6 +54,12 @@ void CountTokens(const Call& call, const Flight& flight, const RunEnd& end, Sett
   // An error of the upstream's cost nothing; all else that reached it did.
   settled.tokens_known =
       end.outcome == RunEnd::Outcome::kFailed || settled.prompt_tokens + settled.output_tokens > 0;
+}
+
+RunEnd NotRecorded() {
+  RunEnd end{.outcome = RunEnd::Outcome::kFailed, .error = RecordingFailed()};
+  end.cause = CauseOf(end.error);
+  return end;
 }
 
 }  // namespace
@@ -117,9 +121,9 @@ asio::awaitable<void> Runs::Lead(std::string key, std::shared_ptr<Flight> flight
   auto leading = std::make_unique<Leading>(leaders_, std::move(key), std::move(flight),
                                            std::move(work), std::move(after));
   auto lead = [this, leading = std::move(leading)]() -> asio::awaitable<void> {
-    const Settled settled = co_await leading->work(leading->flight);
-    options_.in_flight->Finish(leading->key, leading->flight, settled);
-    if (leading->after) leading->after(*leading->flight, settled);
+    const std::unique_ptr<Settled> settled = co_await leading->work(leading->flight);
+    options_.in_flight->Finish(leading->key, leading->flight, *settled);
+    if (leading->after) leading->after(*leading->flight, *settled);
   };
   asio::co_spawn(where, std::move(lead), Rethrow);
 }
@@ -129,58 +133,71 @@ void Runs::WaitUntilEmpty() {
   leaders_->emptied.wait(lock, [this] { return leaders_->count == 0; });
 }
 
-asio::awaitable<Ended> Runs::Run(std::shared_ptr<Flight> flight) {
+asio::awaitable<std::unique_ptr<Ended>> Runs::Run(std::shared_ptr<Flight> flight) {
   std::shared_ptr<const Call> call = flight->call();
-  Ended ended;
+  auto ended = std::make_unique<Ended>();
   const int64_t began = MonotonicMicros();
   if (call->prepared->external()) {
-    auto intent = co_await options_.answerer->Append(IntentEntry(*call));
-    if (!intent.ok()) {
-      ended.end = {.outcome = RunEnd::Outcome::kFailed, .error = RecordingFailed()};
-      ended.end.cause = CauseOf(ended.end.error);
+    ended->intent = co_await AppendIntent(*call);
+    if (!ended->intent) {
+      ended->end = NotRecorded();
       co_return ended;
     }
-    ended.intent = intent->entry;
   }
   json::Value tried = json::Value::MakeArray();
-  for (size_t next = 0;;) {
-    ended.end = co_await RunOnce(*call, flight);
-    if (ended.end.outcome != RunEnd::Outcome::kFailed || !ended.end.elsewhere) break;
-    std::shared_ptr<const Call> other = StandIn(options_.authenticator, *call, next);
-    if (!other) break;
-    tried.Append(ended.end.report);
-    options_.metrics->CountFallback(UpstreamOf(*call->prepared), UpstreamOf(*other->prepared));
-    flight->Retry(other);
-    call = std::move(other);
+  for (size_t next = 0; call;) {
+    co_await RunOnce(*call, flight);
+    call = Next(*flight, next, tried);
   }
+  ended->end = flight->end();
   if (!tried.items().empty()) {
-    if (!ended.end.report.is_object()) ended.end.report = json::Value::MakeObject();
-    ended.end.report.Set("stands_in_for", std::move(tried));
+    if (!ended->end.report.is_object()) ended->end.report = json::Value::MakeObject();
+    ended->end.report.Set("stands_in_for", std::move(tried));
   }
-  ended.micros = MonotonicMicros() - began;
+  ended->micros = MonotonicMicros() - began;
   co_return ended;
 }
 
-asio::awaitable<RunEnd> Runs::RunOnce(const Call& call, std::shared_ptr<Flight> flight) {
+asio::awaitable<std::optional<uint64_t>> Runs::AppendIntent(const Call& call) {
+  auto intent = co_await options_.answerer->Append(IntentEntry(call));
+  if (!intent.ok()) co_return std::nullopt;
+  co_return intent->entry;
+}
+
+std::shared_ptr<const Call> Runs::Next(Flight& flight, size_t& next, json::Value& tried) {
+  const RunEnd end = flight.end();
+  if (end.outcome != RunEnd::Outcome::kFailed || !end.elsewhere) return nullptr;
+  const std::shared_ptr<const Call> call = flight.call();
+  std::shared_ptr<const Call> other = StandIn(options_.authenticator, *call, next);
+  if (!other) return nullptr;
+  tried.Append(end.report);
+  options_.metrics->CountFallback(UpstreamOf(*call->prepared), UpstreamOf(*other->prepared));
+  flight.Retry(other);
+  return other;
+}
+
+asio::awaitable<void> Runs::RunOnce(const Call& call, std::shared_ptr<Flight> flight) {
   RunOptions run{.seed = call.seed};
   if (call.prepared->external()) {
     AddTraceHeaders(call.headers, options_.generate_traceparent, RandomBytes(kTraceRandomBytes),
                     run.headers);
   }
-  auto started = call.prepared->Start(run, Flight::Observe(flight));
+  const RunObserver observer = Flight::Observe(flight);
+  auto started = call.prepared->Start(run, observer);
   if (auto* error = std::get_if<HttpError>(&started)) {
-    RunEnd refused{.outcome = RunEnd::Outcome::kFailed, .error = *error};
-    refused.cause = CauseOf(*error);
-    co_return refused;
+    RunEnd refused{.outcome = RunEnd::Outcome::kFailed, .error = std::move(*error)};
+    refused.cause = CauseOf(refused.error);
+    observer.on_end(std::move(refused));
+  } else {
+    flight->Attach(std::get<std::unique_ptr<gateway::Run>>(std::move(started)));
   }
-  flight->Attach(std::get<std::unique_ptr<gateway::Run>>(std::move(started)));
-
-  co_return co_await flight->WaitForRun();
+  return flight->WaitForRun();
 }
 
-asio::awaitable<Settled> Runs::Commit(const Flight& flight, Ended ended,
-                                      std::optional<uint64_t> renews) {
-  const bool answered = SettledBy(ended.end).committed;
+asio::awaitable<std::unique_ptr<Settled>> Runs::Commit(const Flight& flight,
+                                                       std::unique_ptr<Ended> ended,
+                                                       std::optional<uint64_t> renews) {
+  const bool answered = SettledBy(ended->end).committed;
   if (!answered || BytesOf(flight.transcript()) < kLarge) {
     co_return co_await Record(flight, std::move(ended), renews);
   }
@@ -188,14 +205,15 @@ asio::awaitable<Settled> Runs::Commit(const Flight& flight, Ended ended,
   co_return co_await asio::co_spawn(*options_.pool, std::move(record), asio::use_awaitable);
 }
 
-asio::awaitable<Settled> Runs::Record(const Flight& flight, Ended ended,
-                                      std::optional<uint64_t> renews) {
+asio::awaitable<std::unique_ptr<Settled>> Runs::Record(const Flight& flight,
+                                                       std::unique_ptr<Ended> ended,
+                                                       std::optional<uint64_t> renews) {
   const std::shared_ptr<const Call> call = flight.call();
-  const RunEnd& end = ended.end;
+  const RunEnd& end = ended->end;
   Settled settled = SettledBy(end);
   store::AppendRequest entry;
   if (settled.committed) {
-    entry = GeneratedEntry(*call, flight.transcript(), end, ended.micros);
+    entry = GeneratedEntry(*call, flight.transcript(), end, ended->micros);
     settled.output_digest = Sha256(entry.response);
     settled.redacted = entry.record.extra.Find("redacted") != nullptr;
     if (!call->KeepsPayload()) DropPayload(entry);
@@ -209,7 +227,7 @@ asio::awaitable<Settled> Runs::Record(const Flight& flight, Ended ended,
     AddReport(entry, end);
   }
   CountTokens(*call, flight, end, settled);
-  entry.closes_intent = ended.intent;
+  entry.closes_intent = ended->intent;
   // A fallback's answer has another fingerprint.
   if (entry.record.serves_hits && call->backend == call->first_backend) entry.renews = renews;
 
@@ -224,7 +242,7 @@ asio::awaitable<Settled> Runs::Record(const Flight& flight, Ended ended,
     if (renews && appended->serves_hits) options_.results->Forget(*renews);
     settled.entry = appended->entry;
   }
-  co_return settled;
+  co_return std::make_unique<Settled>(std::move(settled));
 }
 
 void Runs::Sample(const Flight& flight, const Settled& settled,

@@ -57,7 +57,8 @@ class Runs {
 
   // Whoever leads `flight` does `work`, on the caller's executor; what that settles is what
   // everyone hears who waits for the flight. Then comes `after`, for which nobody waits.
-  using Work = std::function<boost::asio::awaitable<Settled>(std::shared_ptr<Flight>)>;
+  using Work =
+      std::function<boost::asio::awaitable<std::unique_ptr<Settled>>(std::shared_ptr<Flight>)>;
   using After = std::function<void(const Flight&, const Settled&)>;
   boost::asio::awaitable<void> Lead(std::string key, std::shared_ptr<Flight> flight, Work work,
                                     After after);
@@ -66,23 +67,30 @@ class Runs {
   void WaitUntilEmpty();
 
   // At the backend that the request names, or, where that cannot answer now, at those that may
-  // stand in for it. An upstream learns nothing before the intent is in the ledger.
-  boost::asio::awaitable<Ended> Run(std::shared_ptr<Flight> flight);
+  // stand in for it. An upstream learns nothing before the intent is in the ledger. Frames last as
+  // long as their run, so what is large is apart from them.
+  boost::asio::awaitable<std::unique_ptr<Ended>> Run(std::shared_ptr<Flight> flight);
 
-  // At the call's own backend, without an intent.
-  boost::asio::awaitable<RunEnd> RunOnce(const Call& call, std::shared_ptr<Flight> flight);
+  // At the call's own backend, without an intent; done when the flight has an end.
+  boost::asio::awaitable<void> RunOnce(const Call& call, std::shared_ptr<Flight> flight);
 
   // Record, leaf and tree state. `renews`: the entry whose place the answer takes.
-  boost::asio::awaitable<Settled> Commit(const Flight& flight, Ended ended,
-                                         std::optional<uint64_t> renews);
+  boost::asio::awaitable<std::unique_ptr<Settled>> Commit(const Flight& flight,
+                                                          std::unique_ptr<Ended> ended,
+                                                          std::optional<uint64_t> renews);
 
   // Draws whether the answer is executed again, and offers it; and to compare it with the entry
   // `compare_with`, for a client who asked for that.
   void Sample(const Flight& flight, const Settled& settled, std::optional<uint64_t> compare_with);
 
  private:
-  boost::asio::awaitable<Settled> Record(const Flight& flight, Ended ended,
-                                         std::optional<uint64_t> renews);
+  // Its number; nothing where the ledger did not take it.
+  boost::asio::awaitable<std::optional<uint64_t>> AppendIntent(const Call& call);
+  // Who is asked next, or null where the flight's end is the run's. tried: what came of the others.
+  std::shared_ptr<const Call> Next(Flight& flight, size_t& next, json::Value& tried);
+  boost::asio::awaitable<std::unique_ptr<Settled>> Record(const Flight& flight,
+                                                          std::unique_ptr<Ended> ended,
+                                                          std::optional<uint64_t> renews);
 
   const RunsOptions options_;
   const std::shared_ptr<Leaders> leaders_;

@@ -88,7 +88,7 @@ void TraceOrder::Add(TokenPiece piece, std::vector<TraceEvent>& out) {
   event.token = piece.token;
   event.digest = piece.digest;
   event.text = std::move(piece.text);
-  waiting_[piece.choice].push_back(std::move(event));
+  waiting_[piece.choice].events.push_back(std::move(event));
   Advance(out);
 }
 
@@ -100,21 +100,24 @@ void TraceOrder::Add(ChoiceEnd end, std::vector<TraceEvent>& out) {
   event.finish_reason = std::move(end.finish_reason);
   event.chain = end.chain;
   event.stop = std::move(end.stop);
-  waiting_[end.choice].push_back(std::move(event));
+  waiting_[end.choice].events.push_back(std::move(event));
   Advance(out);
 }
 
 void TraceOrder::Advance(std::vector<TraceEvent>& out) {
   while (!complete()) {
     if (!ended_[next_]) {
-      auto& queue = waiting_[next_];
-      if (queue.empty()) return;
-      if (queue.front().end) {
+      auto& [events, first] = waiting_[next_];
+      if (first == events.size()) return;
+      if (events[first].end) {
         ended_[next_] = true;
         ++open_ended_;
       }
-      out.push_back(std::move(queue.front()));
-      queue.pop_front();
+      out.push_back(std::move(events[first++]));
+      if (first == events.size()) {
+        events.clear();
+        first = 0;
+      }
     }
     next_ = (next_ + 1) % waiting_.size();
   }

@@ -5,7 +5,6 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -51,10 +50,14 @@ class TraceOrder {
 
  private:
   void Advance(std::vector<TraceEvent>& out);
-  std::vector<std::deque<TraceEvent>> waiting_;  // per choice
-  std::vector<bool> ended_;                      // its end went out
-  size_t next_ = 0;                              // the choice whose event comes next
-  size_t open_ended_ = 0;                        // how many of ended_
+  struct Waiting {
+    std::vector<TraceEvent> events;
+    size_t first = 0;  // that still waits
+  };
+  std::vector<Waiting> waiting_;  // per choice
+  std::vector<bool> ended_;       // its end went out
+  size_t next_ = 0;               // the choice whose event comes next
+  size_t open_ended_ = 0;         // how many of ended_
 };
 
 // The bytes that an entry keeps: canonical JSON (version 1 in "trace"). Decode checks everything;

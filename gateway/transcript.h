@@ -2,10 +2,9 @@
 #pragma once
 
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "gateway/reply.h"
+#include "gateway/reply_body.h"
 #include "gateway/trace.h"
 
 namespace verbatim::gateway {
@@ -14,16 +13,7 @@ namespace verbatim::gateway {
 struct Transcript {
   Trace trace;
   std::optional<ReplyHead> reply;
-  std::vector<std::string> pieces;
-
-  std::string Body() const {
-    std::string body;
-    size_t size = 0;
-    for (const std::string& piece : pieces) size += piece.size();
-    body.reserve(size);
-    for (const std::string& piece : pieces) body += piece;
-    return body;
-  }
+  ReplyBody body;
 };
 
 }  // namespace verbatim::gateway

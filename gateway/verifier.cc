@@ -44,7 +44,7 @@ RunObserver Observe(const std::shared_ptr<Execution>& execution) {
           [execution](std::vector<ReplyPiece> pieces) {
             std::lock_guard lock(execution->mutex);
             for (ReplyPiece& piece : pieces) {
-              execution->transcript.pieces.push_back(std::move(piece.bytes));
+              execution->transcript.body.Append(std::move(piece.bytes));
             }
           },
       .on_end =
@@ -69,7 +69,7 @@ Result<Verification> LoadRecorded(const store::Ledger& ledger, uint64_t entry,
   Verification v;
   if (std::optional<ReplyHead> reply = ReplyOf(*view->record)) {
     v.recorded.reply = std::move(reply);
-    v.recorded.pieces.push_back(std::move(view->response));
+    v.recorded.body.Append(std::move(view->response));
   } else {
     auto trace = DecodeTrace(view->trace);
     if (!trace.ok()) return trace.error();
@@ -222,10 +222,10 @@ std::optional<Transcript> Verifier::Execute(const Verification& v, std::optional
 std::optional<Divergence> FindDivergence(const Verification& v, const Transcript& again,
                                          std::string& body) {
   if (v.recorded.reply && again.reply) {
-    body = again.Body();
+    body = again.body.Joined();
     const Endpoint endpoint = v.call->endpoint;
     const json::Value first =
-        ComparableAnswer(endpoint, v.recorded.Body(), v.recorded.reply->streamed);
+        ComparableAnswer(endpoint, v.recorded.body.Joined(), v.recorded.reply->streamed);
     const json::Value second = ComparableAnswer(endpoint, body, again.reply->streamed);
     const std::string_view what = FirstDifference(first, second);
     if (what.empty()) return std::nullopt;

@@ -40,6 +40,8 @@ struct ServerConfig {
   uint64_t header_count = 100;
   uint64_t body_bytes = 8 << 20;
   uint64_t connections = 8192;
+  uint64_t stream_buffer_bytes = 64 << 10;  // of one upstream's reply: read and not sent on
+  uint64_t replies_total_bytes = uint64_t{1} << 30;  // of all of them while they are made
   uint64_t hit_memory_bytes = 64 << 20;  // results and requests that are held for hits; 0: none
   // Timeouts
   uint64_t header_ms = 10'000;

@@ -62,6 +62,10 @@ void Attempt::OnBody(std::string_view bytes) {
   }
 }
 
+bool Attempt::WantsMore() {
+  return !observer_.wants_more || observer_.wants_more(reader_ ? reader_->held() : 0);
+}
+
 RunEnd Attempt::Finish(const FetchEnd& end, bool timed_out) {
   const bool broken = end.outcome == FetchOutcome::kBroken;
   RunEnd out;

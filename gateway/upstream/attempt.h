@@ -28,6 +28,7 @@ class Attempt : public FetchSink {
 
   void OnHead(FetchHead head) override;
   void OnBody(std::string_view bytes) override;
+  bool WantsMore() override;
 
   bool began() const { return head_.status != 0; }
   bool succeeded() const { return head_.status >= 200 && head_.status < 300; }

@@ -1,7 +1,6 @@
 #include "gateway/upstream/exchange.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "gateway/http.h"
@@ -16,7 +15,6 @@ using std::chrono::milliseconds;
 
 namespace {
 
-constexpr size_t kReadBytes = 4 << 10;   // buffer, except for headers that are longer
 constexpr size_t kJoinBytes = 16 << 10;  // a body up to this leaves together with its header
 // What a body's bytes on the wire may be over its decoded ones: chunks of one byte, and empty
 // blocks.
@@ -221,24 +219,25 @@ asio::awaitable<bool> Exchange::ReadReply() {
   const HttpClientOptions& options = pool_->origin().options();
   parser_.emplace(static_cast<ResponseEvents&>(*this), options.header_bytes,
                   options.body_bytes * kWireFactor + kWireExtra, request_.method == "HEAD");
-  buffer_.resize(kReadBytes);
-  filled_ = 0;
+  rest_ = {};
   for (;;) {
+    if (parser_->has_head() && !sink_.WantsMore()) co_await WaitUntilWanted();
+    if (broken()) co_return true;
     error_code ec;
-    const asio::mutable_buffer room(buffer_.data() + filled_, buffer_.size() - filled_);
-    const size_t n = co_await connection_->ReadSome(room, ec);
+    std::string_view bytes = co_await connection_->Receive(pool_->scratch(), ec);
     if (broken()) co_return true;
     if (ec) co_return OnReadError(ec);
     if (!end_.reply_began) {
       end_.reply_began = true;
+      // It is not sent again: a stream need not keep it.
+      request_.headers = Headers();
       end_.first_byte_micros = duration_cast<microseconds>(SteadyClock::now() - began_).count();
     }
-    filled_ += n;
+    if (!rest_.empty()) bytes = rest_.append(bytes);
 
     auto state = ResponseParser::State::kMore;
-    const size_t taken = parser_->Put({buffer_.data(), filled_}, state);
-    std::memmove(buffer_.data(), buffer_.data() + taken, filled_ - taken);
-    filled_ -= taken;
+    const size_t taken = parser_->Put(bytes, state);
+    rest_ = std::string(bytes.substr(taken));
     if (broken()) co_return true;
     if (state == ResponseParser::State::kTooLarge) {
       Break(FetchFault::kTooLarge,
@@ -249,19 +248,17 @@ asio::awaitable<bool> Exchange::ReadReply() {
       OnDone();
     }
     if (state != ResponseParser::State::kMore) co_return true;
-    MakeRoom();
     if (parser_->has_head()) Limit(In(options.idle_ms), FetchFault::kIdleTimeout);
   }
 }
 
-// What stays in the buffer is the beginning of a header, which its own limit ends.
-void Exchange::MakeRoom() {
-  if (filled_ == buffer_.size()) {
-    buffer_.resize(buffer_.size() * 2);
-  } else if (parser_->has_head() && buffer_.size() > kReadBytes) {
-    buffer_.resize(kReadBytes);
-    buffer_.shrink_to_fit();
-  }
+// That nothing is read meanwhile is no fault of the upstream's: only the total limit goes on.
+asio::awaitable<void> Exchange::WaitUntilWanted() {
+  Limit(total_limit_, FetchFault::kTotalTimeout);
+  do {
+    co_await WaitForEvent();
+  } while (!broken() && !sink_.WantsMore());
+  Limit(In(pool_->origin().options().idle_ms), FetchFault::kIdleTimeout);
 }
 
 bool Exchange::OnReadError(const error_code& ec) {
@@ -297,7 +294,7 @@ void Exchange::OnDone() {
     return;
   }
   end_.outcome = parser_->ended_by_close() ? FetchOutcome::kEndedByClose : FetchOutcome::kWhole;
-  reusable_ = parser_->keep_alive() && !writing_ && filled_ == 0;
+  reusable_ = parser_->keep_alive() && !writing_ && rest_.empty();
 }
 
 bool Exchange::OnHead(FetchHead head, int64_t length) {

@@ -32,6 +32,8 @@ class Exchange final : public PoolWaiter,
   boost::asio::awaitable<FetchEnd> Run();
   // From the executor, at any time.
   void Break(FetchFault fault, std::string message);
+  // The sink may want more by now; from the executor, at any time.
+  void Resume() { event_.cancel(); }
   // Gives everything back; after Run, or instead of its rest.
   void Finish();
 
@@ -64,9 +66,9 @@ class Exchange final : public PoolWaiter,
   void OnSent(const UpstreamConnection* connection, const boost::system::error_code& ec);
   // False where the kept-alive connection turned out stale: nothing came over it.
   boost::asio::awaitable<bool> ReadReply();
+  boost::asio::awaitable<void> WaitUntilWanted();
   bool OnReadError(const boost::system::error_code& ec);
   void OnDone();
-  void MakeRoom();
 
   bool OnHead(FetchHead head, int64_t length) override;
   bool OnBody(std::string_view bytes) override;
@@ -91,8 +93,7 @@ class Exchange final : public PoolWaiter,
   bool writing_ = false;
   bool reusable_ = false;
 
-  std::vector<char> buffer_;
-  size_t filled_ = 0;
+  std::string rest_;  // of what was read: the beginning of a header
   std::optional<ResponseParser> parser_;
   std::unique_ptr<ContentDecoder> decoder_;
   uint64_t delivered_ = 0;

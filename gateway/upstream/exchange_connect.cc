@@ -1,6 +1,5 @@
 // The part of an exchange that comes to a connection: a place in the pool, addresses, TCP, the
 // proxy's tunnel, TLS.
-#include <array>
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -135,17 +134,15 @@ asio::awaitable<void> Exchange::OpenTunnel() {
   connection_->Write(std::move(head), nullptr, nothing, nothing);
 
   std::string reply;
-  std::array<char, 512> some;
   while (reply.find("\r\n\r\n") == std::string::npos) {
     error_code ec;
-    const asio::mutable_buffer room(some.data(), some.size());
-    const size_t n = co_await connection_->ReadSome(room, ec);
+    const std::string_view some = co_await connection_->Receive(pool_->scratch(), ec);
     if (broken()) co_return;
-    if (ec || reply.size() + n > kTunnelReplyBytes) {
+    if (ec || reply.size() + some.size() > kTunnelReplyBytes) {
       Break(FetchFault::kConnectFailed, "the proxy " + PeerName() + " gives no answer to CONNECT");
       co_return;
     }
-    reply.append(some.data(), n);
+    reply += some;
   }
   const int status = StatusOf(reply);
   if (status / 100 != 2) {

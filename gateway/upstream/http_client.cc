@@ -134,6 +134,14 @@ void FetchCanceller::Cancel() const {
   });
 }
 
+void FetchCanceller::Resume() const {
+  const std::lock_guard lock(state_->mutex);
+  if (!state_->executor) return;
+  asio::post(state_->executor, [weak = state_->exchange] {
+    if (auto exchange = weak.lock()) exchange->Resume();
+  });
+}
+
 namespace {
 
 // Ties a canceller to an exchange for as long as it runs, and ends the exchange in any case: also

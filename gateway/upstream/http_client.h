@@ -82,6 +82,9 @@ class FetchSink {
   virtual ~FetchSink() = default;
   virtual void OnHead(FetchHead head) = 0;
   virtual void OnBody(std::string_view bytes) = 0;
+  // Asked before more of a body is read. False: nothing is, and no time limit but the total one
+  // runs, until FetchCanceller::Resume.
+  virtual bool WantsMore() { return true; }
 };
 
 enum class FetchFault {
@@ -128,6 +131,7 @@ class FetchCanceller {
  public:
   FetchCanceller();
   void Cancel() const;
+  void Resume() const;  // FetchSink::WantsMore is asked again, where it said no
 
   struct State;
   const std::shared_ptr<State>& state() const { return state_; }

@@ -15,6 +15,8 @@ namespace {
 // Long enough that a burst of connections asks once, short enough to follow a change of addresses.
 constexpr seconds kKeepAddresses{10};
 
+constexpr size_t kReadBytes = size_t{16} << 10;
+
 }  // namespace
 
 ConnectionPool::ConnectionPool(asio::any_io_executor executor,
@@ -22,7 +24,8 @@ ConnectionPool::ConnectionPool(asio::any_io_executor executor,
     : executor_(std::move(executor)),
       origin_(std::move(origin)),
       resolver_(executor_),
-      expiry_(executor_) {}
+      expiry_(executor_),
+      scratch_(kReadBytes) {}
 
 bool ConnectionPool::Take(PoolWaiter& waiter, std::shared_ptr<UpstreamConnection>& connection) {
   while (!unused_.empty()) {

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <deque>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,8 @@ class ConnectionPool : public std::enable_shared_from_this<ConnectionPool> {
   const HttpOrigin& origin() const { return *origin_; }
   size_t used() const { return used_; }
   size_t unused() const { return unused_.size(); }
+  // For all exchanges to read into: what lies there lasts until the next suspension.
+  std::span<char> scratch() { return scratch_; }
 
   // A place at once (true), with an open connection where there is a good one; or later by OnPlace.
   // `waiter` stays valid until it has its place or is taken back.
@@ -71,6 +74,7 @@ class ConnectionPool : public std::enable_shared_from_this<ConnectionPool> {
   const std::shared_ptr<const HttpOrigin> origin_;
   boost::asio::ip::tcp::resolver resolver_;
   boost::asio::steady_timer expiry_;
+  std::vector<char> scratch_;
   bool expiry_armed_ = false;
   bool shut_ = false;
   size_t used_ = 0;

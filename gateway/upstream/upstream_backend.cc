@@ -115,7 +115,8 @@ uint32_t ChoicesOf(Endpoint endpoint, const json::Value& body) {
   return static_cast<uint32_t>(std::clamp<uint64_t>(choices, 1, kMost));
 }
 
-class PreparedUpstreamRequest : public PreparedRequest {
+class PreparedUpstreamRequest : public PreparedRequest,
+                                public std::enable_shared_from_this<PreparedUpstreamRequest> {
  public:
   std::shared_ptr<Upstream> upstream;
   Outgoing outgoing;
@@ -150,8 +151,8 @@ class PreparedUpstreamRequest : public PreparedRequest {
 
   Answered<std::unique_ptr<Run>> Start(const RunOptions& options,
                                        RunObserver observer) const override {
-    // Shared with the run, which may outlive its caller's hold on the request.
-    auto shared = std::make_shared<const Outgoing>(outgoing);
+    // Of this request's own, which lives as long as the run then.
+    std::shared_ptr<const Outgoing> shared(shared_from_this(), &outgoing);
     return StartUpstreamRun(upstream, std::move(shared), options, std::move(observer));
   }
 };

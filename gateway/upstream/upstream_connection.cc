@@ -19,12 +19,14 @@ using asio::ip::tcp;
 namespace {
 
 constexpr size_t kWriteAtOnce = 64 << 10;
+constexpr size_t kTlsReadBytes = 4 << 10;
 
 }  // namespace
 
 struct UpstreamConnection::Tls {
   Tls(tcp::socket& socket, SSL* ssl) : stream(socket, ssl) {}
   asio::ssl::stream<tcp::socket&> stream;
+  std::array<char, kTlsReadBytes> received;
 };
 
 UpstreamConnection::UpstreamConnection(const asio::any_io_executor& executor) : socket_(executor) {}
@@ -46,14 +48,30 @@ asio::awaitable<void> UpstreamConnection::Handshake(SSL_CTX* context, std::strin
   if (ec) why = TlsFailure(tls_->stream.native_handle(), ec.message());
 }
 
-asio::awaitable<size_t> UpstreamConnection::ReadSome(asio::mutable_buffer into, error_code& ec) {
-  size_t n = 0;
+asio::awaitable<std::string_view> UpstreamConnection::Receive(std::span<char> scratch,
+                                                              error_code& ec) {
   if (tls_) {
-    n = co_await tls_->stream.async_read_some(into, asio::redirect_error(asio::use_awaitable, ec));
-  } else {
-    n = co_await socket_.async_read_some(into, asio::redirect_error(asio::use_awaitable, ec));
+    const asio::mutable_buffer into(tls_->received.data(), tls_->received.size());
+    const size_t n =
+        co_await tls_->stream.async_read_some(into, asio::redirect_error(asio::use_awaitable, ec));
+    co_return std::string_view(tls_->received.data(), n);
   }
-  co_return n;
+  for (;;) {
+    // At once, without a wait, it would be nobody else's turn as long as there is more.
+    co_await socket_.async_wait(tcp::socket::wait_read,
+                                asio::redirect_error(asio::use_awaitable, ec));
+    if (ec) co_return std::string_view();
+    const ssize_t n = recv(socket_.native_handle(), scratch.data(), scratch.size(), MSG_DONTWAIT);
+    if (n > 0) co_return std::string_view(scratch.data(), static_cast<size_t>(n));
+    if (n == 0) {
+      ec = asio::error::eof;
+      co_return std::string_view();
+    }
+    if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
+      ec.assign(errno, boost::system::system_category());
+      co_return std::string_view();
+    }
+  }
 }
 
 void UpstreamConnection::Write(std::string head, std::shared_ptr<const std::string> body,

@@ -9,7 +9,9 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "gateway/upstream/tls.h"
 
@@ -29,7 +31,9 @@ class UpstreamConnection : public std::enable_shared_from_this<UpstreamConnectio
   boost::asio::awaitable<void> Handshake(SSL_CTX* context, std::string host, bool is_ip,
                                          error_code& ec, std::string& why);
 
-  boost::asio::awaitable<size_t> ReadSome(boost::asio::mutable_buffer into, error_code& ec);
+  // Waits for bytes. They lie in `scratch`, or where TLS keeps them, until the next suspension: a
+  // connection that waits holds no memory for reading, except for TLS.
+  boost::asio::awaitable<std::string_view> Receive(std::span<char> scratch, error_code& ec);
   // Begins to write head and body (null: none). `progress` comes whenever some of it went out,
   // `done` once, later.
   void Write(std::string head, std::shared_ptr<const std::string> body,

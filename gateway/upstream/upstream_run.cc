@@ -52,16 +52,18 @@ struct RunState : std::enable_shared_from_this<RunState> {
   asio::awaitable<void> Execute();
   void Stop(bool by_deadline);
 
-  // One attempt. Its end, or nothing where another one may help: then `failure` holds what the end
-  // is if none is made, and `asked` how long the upstream asks to wait.
-  asio::awaitable<std::optional<RunEnd>> Try();
-  std::optional<RunEnd> Judge(Attempt& attempt, const FetchEnd& end);
-  std::optional<RunEnd> JudgeFault(const FetchEnd& end);
-  std::optional<RunEnd> Unavailable();
+  // One attempt. Its end, or null where another one may help: then `failure` holds what the end is
+  // if none is made, and `asked` how long the upstream asks to wait. Ends are apart from what lasts
+  // as long as the stream.
+  using End = std::unique_ptr<RunEnd>;
+  asio::awaitable<End> Try();
+  End Judge(Attempt& attempt, const FetchEnd& end);
+  End JudgeFault(const FetchEnd& end);
+  End Unavailable();
   Result<FetchRequest> MakeRequest(std::vector<std::string>& secrets);
   void Note(std::string_view outcome, json::Value attempt, int64_t began);
-  RunEnd Stopped();
-  RunEnd Failure(int status, std::string message, std::string cause);
+  End Stopped();
+  End Failure(int status, std::string message, std::string cause);
 
   const std::shared_ptr<Upstream> upstream;
   const std::shared_ptr<const Outgoing> outgoing;
@@ -76,7 +78,7 @@ struct RunState : std::enable_shared_from_this<RunState> {
   bool cancelled = false;
   bool timed_out = false;
   bool left_open = false;  // the reply was whole, and its transfer did not end
-  RunEnd failure;
+  End failure;
   std::optional<int64_t> asked;
   json::Value attempts = json::Value::MakeArray();
   json::Value report = json::Value::MakeObject();
@@ -88,20 +90,20 @@ void RunState::Stop(bool by_deadline) {
   pause.cancel();
 }
 
-RunEnd RunState::Failure(int status, std::string message, std::string cause) {
-  RunEnd end;
-  end.outcome = RunEnd::Outcome::kFailed;
-  end.error = {.status = status, .message = std::move(message), .code = cause};
-  end.cause = std::move(cause);
-  end.elsewhere = true;
+RunState::End RunState::Failure(int status, std::string message, std::string cause) {
+  auto end = std::make_unique<RunEnd>();
+  end->outcome = RunEnd::Outcome::kFailed;
+  end->error = {.status = status, .message = std::move(message), .code = cause};
+  end->cause = std::move(cause);
+  end->elsewhere = true;
   return end;
 }
 
-RunEnd RunState::Stopped() {
+RunState::End RunState::Stopped() {
   if (cancelled) {
-    RunEnd end;
-    end.outcome = RunEnd::Outcome::kCancelled;
-    end.cause = "cancelled";
+    auto end = std::make_unique<RunEnd>();
+    end->outcome = RunEnd::Outcome::kCancelled;
+    end->cause = "cancelled";
     return end;
   }
   return Failure(504, "The upstream `" + upstream->id + "` did not answer in time.",
@@ -115,15 +117,14 @@ void RunState::Note(std::string_view outcome, json::Value attempt, int64_t began
 }
 
 // The circuit is open: an answer at once, that says when to come back.
-std::optional<RunEnd> RunState::Unavailable() {
+RunState::End RunState::Unavailable() {
   Note("circuit_open", json::Object{{"cause", "circuit_open"}}, MonotonicMicros());
-  RunEnd end =
-      Failure(503,
-              "The upstream `" + upstream->id +
-                  "` has failed repeatedly and is left alone for a while. Try again later.",
-              "upstream_unavailable");
+  End end = Failure(503,
+                    "The upstream `" + upstream->id +
+                        "` has failed repeatedly and is left alone for a while. Try again later.",
+                    "upstream_unavailable");
   const int64_t wait = upstream->breaker.OpenFor(MonotonicMicros());
-  end.error.headers.emplace_back("retry-after", std::to_string(wait / 1'000'000 + 1));
+  end->error.headers.emplace_back("retry-after", std::to_string(wait / 1'000'000 + 1));
   return end;
 }
 
@@ -157,7 +158,7 @@ Result<FetchRequest> RunState::MakeRequest(std::vector<std::string>& secrets) {
   return request;
 }
 
-asio::awaitable<std::optional<RunEnd>> RunState::Try() {
+asio::awaitable<RunState::End> RunState::Try() {
   const int64_t began = MonotonicMicros();
   const auto ticket = upstream->breaker.Enter(began);
   if (!ticket) co_return Unavailable();
@@ -216,31 +217,31 @@ asio::awaitable<std::optional<RunEnd>> RunState::Try() {
   co_return Judge(attempt, end);
 }
 
-std::optional<RunEnd> RunState::Judge(Attempt& attempt, const FetchEnd& end) {
+RunState::End RunState::Judge(Attempt& attempt, const FetchEnd& end) {
   if (std::string id = attempt.RequestId(); !id.empty()) report.Set("request_id", std::move(id));
   if (attempt.succeeded()) {
     // Of a reply that has begun nothing is asked again: it may have reached someone.
     if (cancelled && end.outcome == FetchOutcome::kBroken) return Stopped();
     const bool late = timed_out || end.fault == FetchFault::kIdleTimeout ||
                       end.fault == FetchFault::kTotalTimeout;
-    return attempt.Finish(end, late);
+    return std::make_unique<RunEnd>(attempt.Finish(end, late));
   }
   if (cancelled || (timed_out && end.fault == FetchFault::kCancelled)) return Stopped();
   if (!attempt.began()) return JudgeFault(end);
 
   const int status = attempt.head().status;
-  failure = RunEnd();
-  failure.outcome = RunEnd::Outcome::kFailed;
-  failure.error = attempt.Error(end);
-  failure.cause = "upstream_" + std::to_string(status);
-  failure.elsewhere = status < 400 || status == 408 || status == 429 || status >= 500;
+  failure = std::make_unique<RunEnd>();
+  failure->outcome = RunEnd::Outcome::kFailed;
+  failure->error = attempt.Error(end);
+  failure->cause = "upstream_" + std::to_string(status);
+  failure->elsewhere = status < 400 || status == 408 || status == 429 || status >= 500;
   asked = AskedDelay(attempt.head().headers, NowMicros());
-  if (WorthRetrying(status, attempt.head().headers)) return std::nullopt;
+  if (WorthRetrying(status, attempt.head().headers)) return nullptr;
   return std::move(failure);
 }
 
 // Nothing of a reply came.
-std::optional<RunEnd> RunState::JudgeFault(const FetchEnd& end) {
+RunState::End RunState::JudgeFault(const FetchEnd& end) {
   const std::string subject = "The upstream `" + upstream->id + "` ";
   const std::string because = std::string(" (") + FetchFaultName(end.fault) + ").";
   asked = std::nullopt;
@@ -250,19 +251,19 @@ std::optional<RunEnd> RunState::JudgeFault(const FetchEnd& end) {
     case FetchFault::kTlsFailed:
     case FetchFault::kConnectTimeout:
       failure = Failure(502, subject + "cannot be reached" + because, "upstream_unreachable");
-      return std::nullopt;
+      return nullptr;
     case FetchFault::kReset:
       failure = Failure(502, subject + "closed the connection" + because, "upstream_broken");
-      if (!end.reply_began) return std::nullopt;
+      if (!end.reply_began) return nullptr;
       return std::move(failure);
     case FetchFault::kFirstByteTimeout:
     case FetchFault::kIdleTimeout:
     case FetchFault::kTotalTimeout:
       return Failure(504, subject + "did not answer in time" + because, "upstream_timeout");
     case FetchFault::kInvalidRequest: {
-      RunEnd invalid =
+      End invalid =
           Failure(400, "The request cannot be sent upstream: " + end.message, "invalid_request");
-      invalid.elsewhere = false;
+      invalid->elsewhere = false;
       return invalid;
     }
     default:
@@ -284,18 +285,15 @@ asio::awaitable<void> RunState::Execute() {
 
   Backoff backoff(static_cast<int64_t>(retries.base_ms) * 1'000,
                   static_cast<int64_t>(retries.max_ms) * 1'000, Random);
-  RunEnd last;
+  End last;
   for (;;) {
     if (cancelled || timed_out) {
       last = Stopped();
       break;
     }
     --attempts_left;
-    std::optional<RunEnd> end = co_await Try();
-    if (end) {
-      last = *std::move(end);
-      break;
-    }
+    last = co_await Try();
+    if (last) break;
     const auto wait = backoff.Next(asked);
     const bool in_time = wait && MonotonicMicros() + *wait < until;
     if (attempts_left == 0 || !in_time) {
@@ -307,14 +305,18 @@ asio::awaitable<void> RunState::Execute() {
   }
   deadline.cancel();
   report.Set("attempts", std::move(attempts));
-  last.report = std::move(report);
-  observer.on_end(std::move(last));
+  last->report = std::move(report);
+  observer.on_end(std::move(*last));
 }
 
 class UpstreamRun : public Run {
  public:
   explicit UpstreamRun(std::shared_ptr<RunState> state) : state_(std::move(state)) {}
   ~UpstreamRun() override { Cancel(); }
+
+  void Resume() override {
+    asio::post(state_->client.executor(), [state = state_] { state->canceller.Resume(); });
+  }
 
   void Cancel() override {
     asio::post(state_->client.executor(), [state = state_] { state->Stop(false); });

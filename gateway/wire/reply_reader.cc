@@ -352,6 +352,8 @@ ReplyReader& ReplyReader::operator=(ReplyReader&&) noexcept = default;
 
 bool ReplyReader::ended() const { return state_->streamed && state_->judge.ended(); }
 
+size_t ReplyReader::held() const { return state_->body.capacity() + state_->parser.pending(); }
+
 std::vector<ReplyPiece> ReplyReader::Feed(std::string_view bytes) {
   State& s = *state_;
   std::vector<ReplyPiece> out;

@@ -53,6 +53,9 @@ class ReplyReader {
   // body nothing, as long as it is not too large. Joined, all pieces are all bytes fed.
   std::vector<ReplyPiece> Feed(std::string_view bytes);
 
+  // Bytes fed that were not given yet.
+  size_t held() const;
+
   // Of a stream: the end that its protocol demands was fed. A body that goes on all the same says
   // nothing that counts.
   bool ended() const;

@@ -412,6 +412,51 @@ TEST(HttpClient, TimeLimits) {
   }
 }
 
+// Nothing is read for a sink that wants no more, whatever the upstream has to say; and that is no
+// fault of the upstream's.
+TEST(HttpClient, AnUpstreamWaitsWhereTheSinkIsFull) {
+  constexpr size_t kBytes = size_t{32} << 20;
+  Loop loop;
+  bool written = false;
+  UpstreamServer server(loop, [&](Peer& peer) -> asio::awaitable<void> {
+    const std::string body = Plain(std::string(kBytes, 'x'));
+    for (;;) {
+      const std::string request = co_await peer.ReadRequest();
+      if (request.empty()) co_return;
+      co_await peer.Write(body);
+      written = true;
+    }
+  });
+  HttpClientOptions options = To(server.Url());
+  options.idle_ms = 50;
+  TestClient client(loop, options);
+  FetchCanceller canceller;
+  auto fetched = client.Start(Get(), canceller);
+  fetched->wants_more = false;
+  loop.RunUntil([&] { return fetched->heads == 1; });
+  loop.RunFor(200);
+  EXPECT_FALSE(fetched->done) << fetched->end.message;
+  EXPECT_FALSE(written);
+  const size_t read = fetched->body.size();
+  EXPECT_LE(read, 16u << 10);
+  canceller.Resume();  // of someone who was mistaken
+  loop.RunFor(20);
+  EXPECT_EQ(fetched->body.size(), read);
+
+  fetched->wants_more = true;
+  canceller.Resume();
+  loop.RunUntil([&] { return fetched->done; });
+  EXPECT_EQ(fetched->end.outcome, FetchOutcome::kWhole);
+  EXPECT_EQ(fetched->body.size(), kBytes);
+
+  auto left = client.Start(Get(), canceller = FetchCanceller());
+  left->wants_more = false;
+  loop.RunUntil([&] { return left->heads == 1; });
+  canceller.Cancel();
+  loop.RunUntil([&] { return left->done; });
+  EXPECT_EQ(left->end.fault, FetchFault::kCancelled);
+}
+
 TEST(HttpClient, ConnectionFaultsAreToldApart) {
   Loop loop;
   uint16_t closed = 0;

@@ -75,9 +75,11 @@ struct Fetched : FetchSink {
   FetchEnd end;
   bool done = false;
   std::function<void(std::string_view)> on_body{};
+  bool wants_more = true;
 
   void OnHead(FetchHead got) override;
   void OnBody(std::string_view bytes) override;
+  bool WantsMore() override { return wants_more; }
 };
 
 class TestClient {
