@@ -1,8 +1,9 @@
 // An upstream that always answers the same, for the gateway's benchmarks: OpenAI's chat
 // completions, plain or streamed (where the body says "stream":true), kept alive. Prints its port.
 //   fixed_upstream [--port P] [--body-bytes B] [--events N] [--interval-ms M] [--event-bytes E]
+//                  [--flood-events F]
 // A plain answer has B bytes. A stream has N events, M ms apart (the first at once), the text of
-// each E bytes long; then the finish reason, usage, and [DONE]. A body that holds "flood" gets its
+// each E bytes long; then the finish reason, usage, and [DONE]. A body that holds "flood" gets F
 // events without pauses.
 #include <sys/resource.h>
 
@@ -31,6 +32,7 @@ using Socket = asio::basic_stream_socket<tcp, asio::io_context::executor_type>;
 
 struct Options {
   size_t port = 0, body_bytes = 2048, events = 20, interval_ms = 0, event_bytes = 16;
+  size_t flood_events = 100'000;
 };
 
 std::string Chunk(const std::string& bytes) {
@@ -120,7 +122,8 @@ asio::awaitable<void> Serve(Socket socket, const Options& options, const Answers
     }
     co_await asio::async_write(socket, asio::buffer(answers.stream_head), token);
     asio::steady_timer timer(socket.get_executor());
-    for (size_t i = 0; i < options.events && !error; ++i) {
+    const size_t events = flood ? options.flood_events : options.events;
+    for (size_t i = 0; i < events && !error; ++i) {
       if (i > 0 && options.interval_ms > 0 && !flood) {
         timer.expires_after(std::chrono::milliseconds(options.interval_ms));
         co_await timer.async_wait(token);
@@ -153,7 +156,8 @@ int main(int argc, char** argv) {
                                                      {"--body-bytes", &options.body_bytes},
                                                      {"--events", &options.events},
                                                      {"--interval-ms", &options.interval_ms},
-                                                     {"--event-bytes", &options.event_bytes}};
+                                                     {"--event-bytes", &options.event_bytes},
+                                                     {"--flood-events", &options.flood_events}};
   for (int i = 1; i < argc; i += 2) {
     const auto flag = flags.find(argv[i]);
     const std::string_view value = i + 1 < argc ? argv[i + 1] : "";

@@ -188,6 +188,14 @@ def post(port, body):
         return response.status, {k.lower(): v for k, v in response.getheaders()}, response.read()
 
 
+def metric(port, name):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as response:
+        for line in response.read().decode().splitlines():
+            if line.startswith(name + " "):
+                return float(line.split(" ")[1])
+    fail(f"no metric {name}")
+
+
 def median(runs, key):
     return statistics.median(run[key] for run in runs)
 
