@@ -290,7 +290,7 @@ class Checker {
     }
     if (record.serves_hits && record.fingerprint) {
       Result<std::optional<uint64_t>> first =
-          reader_.FindIndex(record.name_space, *record.fingerprint);
+          reader_.FindIndex(record.name_space, *IndexedBy(record));
       if (!first.ok()) return Note("index", entry, first.error());
       if (!*first) {
         Find("index", entry, "it serves hits, but the index does not hold its fingerprint");
@@ -388,7 +388,7 @@ class Checker {
     const std::optional<Record> record = RecordOf(*entry);
     if (!record) return {};
     if (!record->serves_hits || !record->fingerprint ||
-        reader_.keys().IndexKey(record->name_space, *record->fingerprint) != key) {
+        reader_.keys().IndexKey(record->name_space, *IndexedBy(*record)) != key) {
       Find("index", *entry, "the index names it for a fingerprint that is not its own");
     }
     return {};

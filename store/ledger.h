@@ -173,7 +173,7 @@ class Ledger {
   std::vector<Status> RecordHits(std::span<const HitRequest> hits);
 
   // The first complete result, or the one that renewed it, decrypted and checked against its
-  // digests and commitment.
+  // digests and commitment. `fingerprint`: or VariantOf one (records.h).
   Result<std::optional<StoredResult>> Lookup(std::string_view name_space,
                                              const Digest& fingerprint) const;
 

@@ -139,7 +139,7 @@ Result<std::optional<StoredResult>> Reader::Lookup(std::string_view name_space,
   Result<Record> record = OpenRecord(result.entry, *leaf, *keys);
   if (!record.ok()) return record.error();
   if (!record->serves_hits || record->name_space != name_space ||
-      record->fingerprint != fingerprint || !record->output_digest) {
+      IndexedBy(*record) != fingerprint || !record->output_digest) {
     return Damaged(result.entry, "the index names it for another request");
   }
   Result<std::string> response =

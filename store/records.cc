@@ -249,6 +249,19 @@ Result<Leaf> ParseLeaf(std::string_view bytes) {
   return leaf;
 }
 
+Digest VariantOf(const Digest& fingerprint, std::string_view variant) {
+  std::string text("verbatim-variant-1");
+  text += AsBytes(fingerprint);
+  text += variant;
+  return Sha256(text);
+}
+
+std::optional<Digest> IndexedBy(const Record& record) {
+  const json::Value* variant = record.extra.is_object() ? record.extra.Find("variant") : nullptr;
+  if (!record.fingerprint || !variant || !variant->is_string()) return record.fingerprint;
+  return VariantOf(*record.fingerprint, variant->as_string());
+}
+
 std::string EncodeRecord(const Record& record) {
   json::Value object = json::Value::MakeObject();
   object.Set("version", kVersion);

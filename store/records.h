@@ -103,6 +103,13 @@ struct Record {
   std::optional<Digest> trace_digest;
 };
 
+// By what the index finds a result beside the first one of its fingerprint: one that serves
+// requests of that variant only (record.extra "variant"), such as those for one form of the answer.
+Digest VariantOf(const Digest& fingerprint, std::string_view variant);
+// By what the index finds this record, where it serves hits: its fingerprint, or that of its
+// variant.
+std::optional<Digest> IndexedBy(const Record& record);
+
 // Canonical JSON; its SHA-256 is the record digest.
 std::string EncodeRecord(const Record& record);
 Result<Record> ParseRecord(std::string_view bytes);

@@ -436,7 +436,7 @@ Result<Appended> Sequencer::Place(Group& group, const PreparedAppend& append) {
   Appended appended{entry, leaf.time, record.output_digest, false};
   std::string index_key;
   if (record.serves_hits) {
-    index_key = keys_.IndexKey(record.name_space, *record.fingerprint);
+    index_key = keys_.IndexKey(record.name_space, *IndexedBy(record));
     Result<std::optional<uint64_t>> now = ResultNow(group, index_key);
     if (!now.ok()) return now.error();
     appended.serves_hits = !*now || (request.renews && *now == request.renews);

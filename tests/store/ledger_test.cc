@@ -79,6 +79,24 @@ TEST_F(LedgerTest, TheFirstCompleteResultIsWhatHitsServe) {
   EXPECT_EQ(ledger->Entry(second.entry, true)->response, "another answer");
 }
 
+TEST_F(LedgerTest, AVariantStandsBesideTheFirstResult) {
+  auto ledger = Open(nullptr);
+  const Digest fingerprint = FingerprintOf("q");
+  EXPECT_TRUE(ledger->Append(Generated("q"))->serves_hits);
+  for (const bool first : {true, false}) {
+    AppendRequest plain = Generated("q");
+    plain.response = first ? "in its form" : "too late";
+    plain.record.extra = json::Object{{"variant", "plain"}};
+    EXPECT_EQ(ledger->Append(plain)->serves_hits, first);
+  }
+  EXPECT_EQ(ledger->Lookup("acme", fingerprint).value()->response, "answer to q");
+  const auto variant = ledger->Lookup("acme", VariantOf(fingerprint, "plain")).value();
+  ASSERT_TRUE(variant);
+  EXPECT_EQ(variant->response, "in its form");
+  EXPECT_EQ(variant->record.fingerprint, fingerprint);
+  EXPECT_FALSE(ledger->Lookup("acme", VariantOf(fingerprint, "stream")).value());
+}
+
 TEST_F(LedgerTest, RequestsThatBreakTheFormatAreRefused) {
   auto ledger = Open(nullptr);
   struct Case {
