@@ -9,6 +9,7 @@
 
 #include "base/crypto.h"
 #include "gateway/redaction_patterns.h"
+#include "gateway/redaction_places.h"
 #include "gateway/wire/sse.h"
 
 namespace verbatim::gateway {
@@ -47,8 +48,8 @@ bool IsOneOf(std::span<const std::string_view> names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-std::vector<std::string> SplitPointer(const std::string& pointer) {
-  std::vector<std::string> segments;
+Place SplitPointer(const std::string& pointer) {
+  Place segments;
   for (size_t i = 0; i < pointer.size(); ++i) {
     if (pointer[i] == '/') {
       segments.emplace_back();
@@ -63,18 +64,10 @@ std::vector<std::string> SplitPointer(const std::string& pointer) {
 
 struct Rule {
   std::string name;
-  std::vector<std::string> place;      // segments; "*" is any
+  Place place;                         // "*" is any segment
   std::optional<TextPattern> pattern;  // nothing: the whole string
   std::string replace;
 
-  // At the place, or anywhere below it.
-  bool Covers(const std::vector<std::string>& path) const {
-    if (path.size() < place.size()) return false;
-    for (size_t i = 0; i < place.size(); ++i) {
-      if (place[i] != "*" && place[i] != path[i]) return false;
-    }
-    return true;
-  }
   std::vector<TextRange> Find(std::string_view text) const {
     if (pattern) return pattern->Find(text);
     if (text.empty()) return {};
@@ -91,10 +84,12 @@ struct Text {
 // Texts by the SHA-256 over their place: names may be long and many strings may stand below them.
 class Collector {
  public:
-  explicit Collector(const std::vector<Rule>& rules) : rules_(rules) {}
+  // streamed: the documents are events of a stream.
+  Collector(const std::vector<Rule>& rules, bool streamed) : rules_(rules), streamed_(streamed) {}
   void Add(size_t document, Document& of) {
     document_ = document;
     of_ = &of;
+    if (streamed_) aliases_ = AliasesOf(of.value);
     Walk(of.value, Digest{}, false);
   }
   std::map<Digest, Text> texts;
@@ -110,10 +105,10 @@ class Collector {
   void Walk(const json::Value& v, const Digest& key, bool in_tokens) {
     if (v.is_string()) {
       const auto [at, is_new] = texts.try_emplace(key);
-      if (is_new) {
-        for (const Rule& rule : rules_) {
-          if (rule.Covers(path_)) at->second.rules.push_back(&rule);
-        }
+      for (const Rule& rule : rules_) {
+        std::vector<const Rule*>& own = at->second.rules;
+        const bool known = !is_new && std::find(own.begin(), own.end(), &rule) != own.end();
+        if (!known && Covers(rule.place, path_, aliases_)) own.push_back(&rule);
       }
       at->second.parts.push_back({document_, v.text_begin(), v.text_end(), &v.as_string()});
     } else if (v.is_array()) {
@@ -145,9 +140,11 @@ class Collector {
   }
 
   const std::vector<Rule>& rules_;
+  const bool streamed_;
+  std::vector<Alias> aliases_;  // of the document
   size_t document_ = 0;
   Document* of_ = nullptr;
-  std::vector<std::string> path_;
+  Place path_;
 };
 
 struct Found {
@@ -233,8 +230,9 @@ struct Redactor::Rules {
 
   // Applies the rules to documents that are parts of one answer; adds the names of those that
   // match.
-  void Apply(std::vector<Document>& documents, std::set<std::string>& matched) const {
-    Collector collector(list);
+  void Apply(std::vector<Document>& documents, bool streamed,
+             std::set<std::string>& matched) const {
+    Collector collector(list, streamed);
     for (size_t i = 0; i < documents.size(); ++i) collector.Add(i, documents[i]);
     for (const auto& [key, of] : collector.texts) {
       const std::vector<Leaf>& parts = of.parts;
@@ -261,7 +259,7 @@ struct Redactor::Rules {
     if (!value) return {std::string(kNothingKept), {std::string(kUnreadable)}};
     documents[0].value = std::move(*value);
     std::set<std::string> matched;
-    Apply(documents, matched);
+    Apply(documents, false, matched);
     if (matched.empty()) return out;
     out.bytes = Edited(documents[0]);
     out.rules.assign(matched.begin(), matched.end());
@@ -296,7 +294,7 @@ struct Redactor::Rules {
       document_of[i] = documents.size();
       documents.push_back({data, std::move(*value), {}, {}});
     }
-    Apply(documents, matched);
+    Apply(documents, true, matched);
     if (matched.empty()) return out;
     out.bytes.clear();
     for (size_t i = 0; i < pieces.size(); ++i) {
@@ -337,6 +335,12 @@ Result<Redactor> Redactor::Make(const std::vector<policies::RedactRule>& rules) 
                 : !given.pattern.empty() ? given.pattern
                                          : "rule " + std::to_string(made->list.size() + 1);
     rule.place = SplitPointer(given.pointer);
+    if (!ToPlainPlace(rule.place)) {
+      return Error{Code::kInvalid,
+                   "the policy's redaction " + rule.name + ": the pointer " + given.pointer +
+                       " names a place in the events of a stream only; name the one in the plain "
+                       "answer, such as /content/*/text or /output/*/content, which covers both"};
+    }
     rule.replace = given.replace;
     if (!given.pattern.empty()) rule.pattern = TextPattern::Named(given.pattern);
     if (!given.regex.empty()) {

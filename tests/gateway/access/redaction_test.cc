@@ -266,6 +266,78 @@ TEST(Redaction, StreamsOfOtherForms) {
   }
 }
 
+std::string Event(const std::string& json) { return "data: " + json + "\n\n"; }
+
+// A pointer into the plain answer covers its stream.
+TEST(Redaction, OnePlaceInBothForms) {
+  struct Case {
+    const char* pointer;
+    std::string stream;
+    bool covered;
+  };
+  const std::string chat = Event(R"({"choices":[{"index":1,"delta":{"content":"se"}}]})") +
+                           Event(R"({"choices":[{"index":1,"delta":{"content":"cret"}}]})");
+  const std::string call = Event(
+      R"({"choices":[{"index":0,"delta":{"tool_calls":[{"index":2,"function":{"arguments":"secret"}}]}}]})");
+  const std::string text = Event(R"({"choices":[{"index":0,"text":"secret"}]})");
+  const std::string output = Event(
+      R"({"type":"response.output_text.delta","output_index":1,"content_index":2,"delta":"secret"})");
+  const std::string done = Event(
+      R"({"type":"response.output_item.done","output_index":1,"item":{"content":[{"text":"secret"}]}})");
+  const std::string whole = Event(
+      R"({"type":"response.completed","response":{"output":[{"content":[{"text":"secret"}]}]}})");
+  const std::string summary = Event(
+      R"({"type":"response.reasoning_summary_text.done","output_index":0,"summary_index":1,"text":"secret"})");
+  const std::string unknown =
+      Event(R"({"type":"response.new_thing.delta","output_index":0,"delta":"secret"})");
+  const std::string block = Event(
+      R"({"type":"content_block_delta","index":1,"delta":{"type":"text_delta","text":"secret"}})");
+  const std::string input = Event(
+      R"({"type":"content_block_delta","index":0,"delta":{"type":"input_json_delta","partial_json":"secret"}})");
+  const std::string start =
+      Event(R"({"type":"content_block_start","index":0,"content_block":{"text":"secret"}})");
+  const Case cases[] = {
+      {"/choices/*/message/content", chat, true},
+      {"/choices/*/delta/content", chat, true},
+      {"/choices/1/message/content", chat, true},
+      {"/choices/0/message/content", chat, false},
+      {"/choices/*/message/refusal", chat, false},
+      {"/choices/*/message/tool_calls/2/function/arguments", call, true},
+      {"/choices/*/message/tool_calls/1/function/arguments", call, false},
+      {"/choices/*/text", text, true},
+      {"/output/*/content/*/text", output, true},
+      {"/output/1/content/2/text", output, true},
+      {"/output/0", output, false},
+      {"/output/*/content/*/text", done, true},
+      {"/output/*/content/*/text", whole, true},
+      {"/output/*/summary/1/text", summary, true},
+      {"/output/*/content/*/text", summary, false},
+      {"/output/*/content/*/text", unknown, true},
+      {"/content/*/text", block, true},
+      {"/content/0/text", block, false},
+      {"/content/*/input/name", input, true},
+      {"/content/*/text", input, false},
+      {"/content/*/text", start, true},
+  };
+  for (const Case& c : cases) {
+    const Redacted r = Make({Rule(c.pointer)}).Response(c.stream, true);
+    EXPECT_EQ(r.any(), c.covered) << c.pointer << "\n" << c.stream;
+    EXPECT_EQ(
+        r.bytes.find("secret") == std::string::npos && r.bytes.find("cret") == std::string::npos,
+        c.covered)
+        << c.pointer << "\n"
+        << r.bytes;
+  }
+  const Redacted plain = Make({Rule("/choices/*/delta/content")})
+                             .Response(R"({"choices":[{"message":{"content":"secret"}}]})", false);
+  EXPECT_TRUE(plain.any()) << "a place in chunks is one in the plain form";
+  for (const char* pointer : {"/delta/text", "/item", "/response/output", "/content_block/text"}) {
+    const auto refused = Redactor::Make({Rule(pointer)});
+    ASSERT_FALSE(refused.ok()) << pointer;
+    EXPECT_NE(refused.error().message.find("in the plain answer"), std::string::npos);
+  }
+}
+
 TEST(Redaction, AStreamWithNothingToHideKeepsItsBytes) {
   const Redactor redactor = Make({Rule("", "email"), Rule("/secret")});
   const std::string stream =
