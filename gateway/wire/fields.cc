@@ -1,5 +1,9 @@
 #include "gateway/wire/fields.h"
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 namespace verbatim::gateway {
 
 namespace {
@@ -153,8 +157,29 @@ constexpr Field kFields[] = {
 };
 // clang-format on
 
-bool IsMember(const Field& f, std::string_view name) {
-  return f.name.size() > name.size() && f.name[name.size()] == '.' && f.name.starts_with(name);
+// A request may have hundreds of thousands of members: rows are found by name.
+using Rows = std::vector<const Field*>;
+const Rows& ByName() {
+  static const Rows rows = [] {
+    Rows all;
+    for (const Field& f : kFields) all.push_back(&f);
+    std::stable_sort(all.begin(), all.end(),
+                     [](const Field* a, const Field* b) { return a->name < b->name; });
+    return all;
+  }();
+  return rows;
+}
+
+Rows::const_iterator LowerBound(std::string_view name) {
+  const auto before = [](const Field* f, std::string_view other) { return f->name < other; };
+  return std::lower_bound(ByName().begin(), ByName().end(), name, before);
+}
+
+const Field* FindRow(std::string_view name, int endpoints) {
+  for (auto at = LowerBound(name); at != ByName().end() && (*at)->name == name; ++at) {
+    if (((*at)->endpoints & endpoints) != 0) return *at;
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -181,25 +206,21 @@ std::span<const Field> KnownFields() { return kFields; }
 
 const Field* FindField(std::string_view name, int endpoints) {
   if (name.find('.') != name.npos) return nullptr;
-  for (const Field& f : kFields) {
-    if ((f.endpoints & endpoints) != 0 && f.name == name) return &f;
-  }
-  return nullptr;
+  return FindRow(name, endpoints);
 }
 
 const Field* FindMember(std::string_view name, std::string_view member, int endpoints) {
-  for (const Field& f : kFields) {
-    if ((f.endpoints & endpoints) != 0 && IsMember(f, name) &&
-        f.name.substr(name.size() + 1) == member) {
-      return &f;
-    }
-  }
-  return nullptr;
+  std::string whole(name);
+  whole += '.';
+  whole += member;
+  return FindRow(whole, endpoints);
 }
 
 bool HasMembers(std::string_view name, int endpoints) {
-  for (const Field& f : kFields) {
-    if ((f.endpoints & endpoints) != 0 && IsMember(f, name)) return true;
+  const std::string prefix = std::string(name) + '.';
+  const Rows& rows = ByName();
+  for (auto at = LowerBound(prefix); at != rows.end() && (*at)->name.starts_with(prefix); ++at) {
+    if (((*at)->endpoints & endpoints) != 0) return true;
   }
   return false;
 }
