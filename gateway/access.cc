@@ -155,6 +155,13 @@ bool MayUseModel(const policies::Tenants& tenants, const Principal& principal,
   return !principal.grant || policies::InList(principal.grant->models, model);
 }
 
+bool HasModelList(const policies::Tenants& tenants, const Principal& principal) {
+  if (principal.grant && !principal.grant->models.empty()) return true;
+  if (tenants.empty()) return false;
+  const policies::TenantConfig* tenant = policies::FindTenant(tenants, principal.tenant);
+  return tenant == nullptr || !tenant->models.empty();
+}
+
 HttpError NoSuchModel(std::string_view model) {
   HttpError error;
   error.status = 404;

@@ -28,6 +28,8 @@ Result<AccessRules> LoadAccess(const policies::Config& config);
 // Whether policy lets this caller use the model: its tenant's list, and within it its key's.
 bool MayUseModel(const policies::Tenants& tenants, const Principal& principal,
                  std::string_view model);
+// Whether anything but all models: a list of its tenant's, or of its key's.
+bool HasModelList(const policies::Tenants& tenants, const Principal& principal);
 // 404 model_not_found: the same for a model that is not there and one that the caller may not use,
 // so that the answer does not say which models there are.
 HttpError NoSuchModel(std::string_view model);

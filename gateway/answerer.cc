@@ -150,15 +150,25 @@ std::unique_ptr<Rendition> WholeAnswer(const Call& client, const Flight& flight,
   return rendered ? std::make_unique<Rendition>(*std::move(rendered)) : nullptr;
 }
 
+// A fallback's recorded answer, likewise.
+std::unique_ptr<Rendition> WholeStored(const Call& client, const store::StoredResult& stored) {
+  auto rendered = RenderStored(client, stored);
+  return rendered ? std::make_unique<Rendition>(*std::move(rendered)) : nullptr;
+}
+
+// In the place of an upstream's answer that was not complete.
+HttpError IncompleteAnswer(const Settled& settled, const char* otherwise) {
+  if (!settled.error.message.empty()) return settled.error;
+  return {
+      .status = 502, .message = otherwise, .type = "server_error", .code = "upstream_incomplete"};
+}
+
 // What a settled flight gives instead of an answer to one who waited for it.
 std::unique_ptr<HttpError> ErrorOf(const Settled& settled, bool leads) {
   if (!settled.committed) return std::make_unique<HttpError>(settled.error);
   if (settled.complete || leads) return nullptr;
-  HttpError error{.status = 502,
-                  .message = "The upstream's answer was not complete; try again.",
-                  .type = "server_error",
-                  .code = "upstream_incomplete"};
-  return std::make_unique<HttpError>(std::move(error));
+  return std::make_unique<HttpError>(
+      IncompleteAnswer(settled, "The upstream's answer was not complete; try again."));
 }
 
 // Status line and headers of a stream, which leave once something of it is there.
@@ -191,15 +201,21 @@ HttpError StoreFailed(const Error& error) {
           .code = "store_failed"};
 }
 
+std::optional<Rendition> RenderStored(const Call& call, const store::StoredResult& result) {
+  const std::optional<ReplyHead> reply = ReplyOf(result.record);
+  if (!reply) return std::nullopt;
+  const bool usage = FormOf(result.record)->include_usage;
+  return RenderReply(call.endpoint, *reply, result.response, usage, FormOf(call.request));
+}
+
 asio::awaitable<bool> Answerer::ServeHit(std::shared_ptr<const Call> call, SharedResult result,
                                          ResponseSink& sink, Outcome& outcome) {
   const store::StoredResult& hit = *result;
   const AnswerForm form = FormOf(call->request);
   Rendition answer;
   std::optional<Verification> recorded;
-  if (const std::optional<ReplyHead> reply = ReplyOf(hit.record)) {
-    const bool usage = FormOf(hit.record)->include_usage;
-    auto rendered = RenderReply(call->endpoint, *reply, hit.response, usage, form);
+  if (ReplyOf(hit.record)) {
+    auto rendered = RenderStored(*call, hit);
     if (!rendered) co_return false;
     answer = *std::move(rendered);
   } else {
@@ -220,7 +236,7 @@ asio::awaitable<bool> Answerer::ServeHit(std::shared_ptr<const Call> call, Share
   }
 
   // The hit's own trace stands before its last byte leaves.
-  store::HitRequest trace = HitEntry(*call, Kind::kHit, hit.entry, hit.record.output_digest);
+  store::HitRequest trace = HitEntry(*call, *call, Kind::kHit, hit.entry, hit.record.output_digest);
   if (Status s = co_await RecordHit(std::move(trace)); !s.ok()) {
     co_await Refuse(*call, Kind::kFailed, RecordingFailed(), sink, outcome);
     co_return true;
@@ -254,13 +270,15 @@ asio::awaitable<bool> Answerer::Follow(const Call& call, InFlight::Seat& seat, R
     end.settled = progress.settled;
     if (end.settled) end.error = ErrorOf(*end.settled, leads);
     if (end.error) break;
-    if (end.settled && !live && !end.whole && (!streamed || progress.reply)) {
-      end.whole = WholeAnswer(call, flight, leads);
+    const bool has_whole = end.settled && (!streamed || progress.reply || end.settled->stored);
+    if (has_whole && !live && !end.whole) {
+      end.whole = end.settled->stored ? WholeStored(call, *end.settled->stored)
+                                      : WholeAnswer(call, flight, leads);
       if (!end.whole) break;  // of a follower: nothing was sent yet
     }
     if (end.settled && !end.recorded) {
       // Before the rest that was held back: an answer completes with its trace or not at all.
-      status = co_await RecordJoined(call, *end.settled);
+      status = co_await RecordJoined(call, flight, *end.settled);
       if (!status.ok()) {
         end.error = std::make_unique<HttpError>(RecordingFailed());
         break;
@@ -293,14 +311,18 @@ asio::awaitable<bool> Answerer::Follow(const Call& call, InFlight::Seat& seat, R
     end.began = true;
     if (end.error) end.rest = live->Error(*end.error, call.id);
     if (!end.error && end.settled && !end.settled->broken) end.rest = live->End();
+    const bool says_why = end.settled && end.settled->broken && !end.settled->error.message.empty();
+    if (!end.error && says_why) end.rest = live->Error(end.settled->error, call.id);
   }
   const bool answered = co_await EndFollowing(call, seat, std::move(end), sink, outcome);
   co_return answered;
 }
 
-asio::awaitable<Status> Answerer::RecordJoined(const Call& call, const Settled& settled) {
+asio::awaitable<Status> Answerer::RecordJoined(const Call& call, const Flight& flight,
+                                               const Settled& settled) {
+  const std::shared_ptr<const Call> answered = flight.call();
   store::HitRequest trace =
-      HitEntry(call, Kind::kJoined, settled.entry.value_or(0), settled.output_digest);
+      HitEntry(call, *answered, Kind::kJoined, settled.entry.value_or(0), settled.output_digest);
   Status status = co_await RecordHit(std::move(trace));
   co_return status;
 }
@@ -338,6 +360,7 @@ asio::awaitable<bool> Answerer::EndFollowing(const Call& call, InFlight::Seat& s
   } else if (error) {
     co_await Refuse(call, Kind::kFailed, *error, sink, outcome);
   } else if (end.began && settled->broken) {
+    if (!end.rest.empty()) status = co_await sink.Write(end.rest);
     sink.Abort();
   } else if (end.began) {
     status = co_await sink.Write(end.rest);
@@ -346,15 +369,15 @@ asio::awaitable<bool> Answerer::EndFollowing(const Call& call, InFlight::Seat& s
     outcome.cache = "none";
     co_return false;
   } else if (settled->broken || end.whole->body.empty()) {
-    HttpError none{.status = 502,
-                   .message = "The upstream's answer broke off before it was whole; try again.",
-                   .type = "server_error",
-                   .code = "upstream_incomplete"};
+    HttpError none = IncompleteAnswer(
+        *settled, "The upstream's answer broke off before it was whole; try again.");
     outcome.status = none.status;
     status = co_await SendError(sink, std::move(none));
   } else {
+    if (settled->stored && seat.leads()) outcome.cache = "hit";
     if (end.whole->converted) outcome.cache += "; converted";
-    Headers headers = AnswerHeaders(call, *flight.call(), outcome.cache, call.manifest);
+    const std::string& manifest = settled->stored ? settled->stored->leaf.manifest : call.manifest;
+    Headers headers = AnswerHeaders(call, *flight.call(), outcome.cache, manifest);
     if (settled->complete && settled->entry) {
       AddEntry(headers, *settled->entry, settled->output_digest);
       // Of what is kept, which is not what this client gets.

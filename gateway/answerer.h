@@ -37,6 +37,10 @@ struct Outcome {
 HttpError RecordingFailed();
 HttpError StoreFailed(const Error& error);
 
+// An upstream's stored answer in the form that `call` asks for; nothing where it cannot be had in
+// it without loss, or is the engine's.
+std::optional<Rendition> RenderStored(const Call& call, const store::StoredResult& result);
+
 class Answerer {
  public:
   // Both outlive it.
@@ -77,7 +81,8 @@ class Answerer {
   };
   boost::asio::awaitable<bool> EndFollowing(const Call& call, InFlight::Seat& seat, Followed end,
                                             ResponseSink& sink, Outcome& outcome);
-  boost::asio::awaitable<Status> RecordJoined(const Call& call, const Settled& settled);
+  boost::asio::awaitable<Status> RecordJoined(const Call& call, const Flight& flight,
+                                              const Settled& settled);
   void Note(bool ok) { failed_micros_ = ok ? 0 : MonotonicMicros(); }
   boost::asio::awaitable<Status> RecordHit(store::HitRequest hit);
 

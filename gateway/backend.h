@@ -58,13 +58,18 @@ struct RunEnd {
     kFailed,
   };
   Outcome outcome = Outcome::kComplete;
-  HttpError error{};  // where kFailed: what the client gets
+  // Where kFailed: what the client gets. Where kIncomplete: what it gets in the place of a reply
+  // that cannot be passed on; without a message, that it broke off.
+  HttpError error{};
   std::string
       cause{};  // where kFailed or kIncomplete: a short code for the ledger, "numeric_fault"
   // Where kFailed: nothing of an answer came, for a reason that another upstream may not have.
   bool elsewhere = false;
   // Where kIncomplete: the transfer broke off, and the client's must too.
   bool broken = false;
+  // The reply repeated credentials that went out with the request; they are not in what came of it,
+  // which is never a result.
+  bool redacted = false;
   ReplySummary reply{};  // of upstreams, where kComplete or kIncomplete
   json::Value report{};  // null, or an object for the record: attempts, the upstream's request id
 };

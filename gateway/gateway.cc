@@ -23,6 +23,7 @@
 #include "gateway/reproducibility.h"
 #include "gateway/server.h"
 #include "gateway/upstream/upstream_backend.h"
+#include "gateway/upstream/upstream_set.h"
 #include "policies/loader.h"
 #include "policies/reload.h"
 #include "store/data_folder.h"
@@ -141,6 +142,7 @@ class GatewayImpl : public Gateway {
   Status OpenFolder(const std::string& path);
   Status StartServer(const policies::Config& config);
   Status LoadModels(const policies::Config& config, const Progress& progress);
+  void MakeUpstreamSet();
   Result<InForce> MakeInForce(const policies::Config& config);
   Status OpenLedger(const policies::Config& config);
   Status BuildPipeline(const policies::Config& config, InForce in_force);
@@ -162,6 +164,7 @@ class GatewayImpl : public Gateway {
   std::atomic<bool> draining_ = false;
   Authenticator authenticator_;
   std::unique_ptr<IoThreads> io_;
+  std::unique_ptr<UpstreamSet> upstreams_;
   std::unique_ptr<store::Ledger> ledger_;
   Reproducibility reproducibility_;
   std::unique_ptr<Limiter> limiter_;
@@ -180,12 +183,28 @@ Status GatewayImpl::Init(const policies::Config& config, const Progress& progres
   if (Status status = OpenFolder(config.data); !status.ok()) return status;
   if (Status status = StartServer(config); !status.ok()) return status;
   if (Status status = LoadModels(config, progress); !status.ok()) return status;
+  MakeUpstreamSet();
   Result<InForce> in_force = MakeInForce(config);
   if (!in_force.ok()) return in_force.error();
   if (Status status = OpenLedger(config); !status.ok()) return status;
   if (Status s = BuildPipeline(config, std::move(in_force).value()); !s.ok()) return s;
   server_->SetRouter(MakeRouter());
   return Status();
+}
+
+void GatewayImpl::MakeUpstreamSet() {
+  UpstreamOptions options;
+  options.io = io_.get();
+  options.on_attempt = [this](const AttemptReport& attempt) {
+    const bool ok = attempt.outcome.size() == 3 && attempt.outcome.front() == '2';
+    metrics_.CountUpstreamAttempt({.upstream = attempt.upstream,
+                                   .model = attempt.model,
+                                   .endpoint = attempt.endpoint,
+                                   .error_type = ok ? "" : attempt.outcome,
+                                   .seconds = attempt.seconds,
+                                   .retry = attempt.retry});
+  };
+  upstreams_ = std::make_unique<UpstreamSet>(std::move(options));
 }
 
 Status GatewayImpl::OpenFolder(const std::string& path) {
@@ -259,19 +278,14 @@ Result<InForce> GatewayImpl::MakeInForce(const policies::Config& config) {
   }
 
   for (const ServedModel& model : engines_) in_force.catalog.AddModel(model);
+  UpstreamSet::Upstreams now;
+  if (pipeline_) now = pipeline_->in_force()->upstreams;
+  Result<UpstreamSet::Upstreams> upstreams = upstreams_->Make(config.upstreams, now);
+  if (!upstreams.ok()) return upstreams.error();
+  in_force.upstreams = std::move(upstreams).value();
   for (const auto& [id, upstream] : config.upstreams) {
-    UpstreamOptions options;
-    options.io = io_.get();
-    options.on_attempt = [this](std::string_view name, std::string_view outcome) {
-      const bool ok = outcome.size() == 3 && outcome.front() == '2';
-      metrics_.CountUpstreamAttempt(
-          {.upstream = name, .model = {}, .endpoint = {}, .error_type = ok ? "" : outcome});
-    };
-    auto backend = MakeUpstream(id, upstream, std::move(options));
-    if (!backend.ok()) return backend.error();
-    const std::shared_ptr<const UpstreamBackend> shared = std::move(backend).value();
+    const std::shared_ptr<const UpstreamBackend> shared = in_force.upstreams.at(id);
     in_force.catalog.AddUpstream(id, shared);
-    in_force.upstreams[id] = shared;
     if (id == policy.pass_through) in_force.pass_through = shared;
     for (const policies::UpstreamModel& model : upstream.models) {
       if (model.client.ends_with('*')) continue;

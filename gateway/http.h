@@ -26,10 +26,11 @@ struct AccessNotes;  // gateway/access_log.h
 
 struct Request {
   std::string id;      // made by the server: "req_" + 32 hex; sent back as x-request-id
-  std::string method;  // "GET", "POST"; a HEAD request reaches its GET handler as "GET"
+  std::string method;  // "GET", "POST", ...; a HEAD request reaches its GET handler as "GET"
   std::string path;    // percent-decoded, starts with '/', no query
   std::string query;   // as sent, without '?'
-  std::vector<std::string> params;  // what the route's {} segments matched, in order, decoded
+  // What the route's {} segments matched, in order, decoded; and what its {*} did, as sent.
+  std::vector<std::string> params;
   Headers headers;
   std::string body;             // whole, de-chunked; at most ServerLimits::body_bytes
   std::string remote;           // "127.0.0.1:40312"
@@ -116,11 +117,12 @@ boost::asio::awaitable<Status> SendError(ResponseSink& sink, HttpError error);
 using Handler = std::function<boost::asio::awaitable<void>(const Request&, ResponseSink&)>;
 
 struct Route {
-  std::string method;   // "GET" or "POST"; HEAD and OPTIONS are answered from these
+  // "GET", "POST", "PUT", "PATCH" or "DELETE"; HEAD and OPTIONS are answered from these.
+  std::string method;
   std::string pattern;  // "/v1/models/{}"; a {} matches one non-empty segment, {*} the rest
   uint8_t roles = 0;    // bits of Role, any one of which is enough; 0: open to everyone, no key
   Handler handler;
-  bool any_content = false;  // POST bodies need not be JSON: the handler reads none of it
+  bool any_content = false;  // bodies need not be JSON: the handler judges them
 };
 
 // Which route a request takes. Immutable once the server runs; literal segments win over {}.
@@ -137,7 +139,7 @@ class Router {
 
   struct Match {
     const Route* route = nullptr;     // null: see allow
-    std::vector<std::string> params;  // decoded
+    std::vector<std::string> params;  // as Request::params
     // Where route is null: methods of the path, "GET, HEAD, OPTIONS"; "": there is no such path.
     std::string allow;
   };

@@ -28,6 +28,10 @@
 #include "gateway/transcript.h"
 #include "gateway/wakeup.h"
 
+namespace verbatim::store {
+struct StoredResult;
+}
+
 namespace verbatim::gateway {
 
 struct Call;  // gateway/recorder.h
@@ -59,11 +63,15 @@ struct Settled {
   bool complete = false;  // where committed
   bool broken = false;    // where committed and not complete: the transfer ends as a broken one
   bool redacted = false;  // where committed: what is kept is not what was answered
+  // A fallback's recorded answer that is served in the place of a run; null: there was a run.
+  std::shared_ptr<const store::StoredResult> stored;
   std::optional<uint64_t> entry;  // nothing where it is passed through without one
   uint64_t prompt_tokens = 0, output_tokens = 0;
   bool tokens_known = true;  // else an upstream took some and does not say how many
   Digest output_digest{};    // of the body as recorded
-  HttpError error;           // where not committed: what those who wait get
+  // Where not committed: what those who wait get. Where not complete: what they get for whom there
+  // is nothing else, if it has a message.
+  HttpError error;
 };
 
 // One answer being made: for whom, what of it is there, and what became of it.

@@ -1,4 +1,6 @@
-// GET /v1/models and /v1/models/{}: the models that the caller may use. Handlers as in http.h.
+// GET /v1/models and /v1/models/{}, and Azure's paths of them: the models that the caller may use,
+// in OpenAI's form, or in Anthropic's where the request has anthropic-version. Lists are always
+// whole: what asks for a page of them gets all. Handlers as in http.h.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>

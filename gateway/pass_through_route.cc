@@ -4,6 +4,8 @@
 #include <utility>
 #include <variant>
 
+#include "base/json.h"
+#include "gateway/access.h"
 #include "gateway/access_log.h"
 #include "gateway/admission.h"
 #include "gateway/answerer.h"
@@ -13,6 +15,38 @@
 namespace verbatim::gateway {
 
 namespace asio = boost::asio;
+
+namespace {
+
+// A caller's list of models holds here too: for the "model" of a JSON object, whatever the
+// request's content type says it is.
+std::optional<HttpError> CheckModel(const Call& call) {
+  const policies::Tenants& tenants = call.in_force->tenants;
+  if (!HasModelList(tenants, call.principal)) return std::nullopt;
+  const size_t begin = call.body.find_first_not_of(" \t\r\n");
+  if (begin == std::string::npos || call.body[begin] != '{') return std::nullopt;
+  auto body = json::Parse(call.body);
+  if (!body) {
+    return HttpError{.status = 400,
+                     .message =
+                         "The body is no valid JSON object, so that its model is not known "
+                         "to be one that you may use: " +
+                         body.error().message,
+                     .code = "invalid_json"};
+  }
+  const json::Value* model = body->Find("model");
+  if (!model) return std::nullopt;
+  if (!model->is_string()) {
+    return HttpError{.status = 400,
+                     .message = "You must provide a model parameter as a string.",
+                     .param = "model",
+                     .code = "invalid_type"};
+  }
+  if (MayUseModel(tenants, call.principal, model->as_string())) return std::nullopt;
+  return NoSuchModel(model->as_string());
+}
+
+}  // namespace
 
 asio::awaitable<void> PassThroughRoute::Serve(std::shared_ptr<Call> call, const Request& http,
                                               ResponseSink& sink) {
@@ -45,10 +79,20 @@ std::optional<HttpError> PassThroughRoute::Prepare(Call& call, const Request& ht
                                 ". Please check the URL for typos.",
                      .code = "unknown_url"};
   }
+  if (call.decision.mode == policies::Mode::kReplay) {
+    return HttpError{.status = 504,
+                     .message =
+                         "This mode serves recorded answers only, and of what passes through "
+                         "nothing is recorded.",
+                     .type = "replay_miss",
+                     .code = "not_recorded",
+                     .headers = {{"x-should-retry", "false"}}};
+  }
   if (auto over = admission_.Admit(call, ticket)) return over;
+  if (auto error = CheckModel(call)) return error;
   authenticator_.EraseOwn(call.headers);
   const PrepareOptions options{.headers = &call.headers, .query = call.query, .body = call.body};
-  auto prepared = upstream->PreparePassThrough(http.method, http.path.substr(3), options);
+  auto prepared = upstream->PreparePassThrough(http.method, "/" + http.params.at(0), options);
   if (auto* refused = std::get_if<HttpError>(&prepared)) return std::move(*refused);
   call.prepared = std::get<std::shared_ptr<const PreparedRequest>>(std::move(prepared));
   return std::nullopt;

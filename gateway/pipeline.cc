@@ -46,20 +46,6 @@ HttpError NotRecorded(const store::Ledger& ledger, const Call& call) {
           .headers = {{"x-should-retry", "false"}}};
 }
 
-uint64_t AgeSeconds(const store::StoredResult& hit) {
-  return static_cast<uint64_t>(std::max<int64_t>(0, NowMicros() - hit.leaf.time) / 1'000'000);
-}
-
-// Too old for the policy: what is run now takes its place.
-bool Expired(const Call& call, const store::StoredResult& hit) {
-  const uint64_t bound = call.decision.hits.max_age_seconds;
-  return bound > 0 && call.prepared->external() && AgeSeconds(hit) > bound;
-}
-
-bool Fresh(const Call& call, const store::StoredResult& hit) {
-  return !Expired(call, hit) && (!call.cache.max_age || AgeSeconds(hit) <= *call.cache.max_age);
-}
-
 }  // namespace
 
 struct Pipeline::State {
@@ -177,23 +163,22 @@ asio::awaitable<void> Pipeline::State::Generate(Endpoint endpoint, const Request
   // 4. Fingerprint.
   TakeFingerprint(*call);
 
-  for (bool alone = false;;) {
+  for (;;) {
     // 5. Look up.
     const uint64_t epoch = in_flight.Epoch();
     std::optional<uint64_t> compare_with, renews;
     if (ServesHits(*call)) {
-      auto hit = results.Lookup(call->decision.name_space, *call->fingerprint);
+      auto hit = results.Lookup(call->decision.name_space, call->ResultKey());
       if (!hit.ok()) {
         error = StoreFailed(hit.error());
         co_return co_await answerer.Refuse(*call, Kind::kFailed, *error, sink, outcome);
       }
       if (*hit && call->cache.no_cache) compare_with = (*hit)->entry;
-      if (*hit && Expired(*call, **hit)) renews = (*hit)->entry;
-      if (*hit && !call->cache.no_cache && Fresh(*call, **hit)) {
-        Remember(memo_key, *call);
+      if (*hit && IsExpired(*call, **hit)) renews = (*hit)->entry;
+      if (*hit && !call->cache.no_cache && IsFresh(*call, **hit)) {
         const bool served = co_await answerer.ServeHit(call, *hit, sink, outcome);
-        if (served) co_return;
-        alone = true;
+        if (served) co_return Remember(memo_key, *call);
+        if (NarrowToForm(*call)) continue;
       }
       if (call->decision.mode == Mode::kReplay) {
         auto refuse = [this, call] { return std::optional(NotRecorded(ledger, *call)); };
@@ -203,9 +188,7 @@ asio::awaitable<void> Pipeline::State::Generate(Endpoint endpoint, const Request
     }
 
     // 6. Join or lead: identical requests in flight run once.
-    std::string key = FlightKey(*call);
-    // Those whose form cannot be had of the others' answer run by themselves, together.
-    if (alone && !key.empty()) key += call->request.stream ? "\nstream" : "\nplain";
+    const std::string key = FlightKey(*call);
     std::optional<HttpError> over;
     auto make = [&] {
       const bool full = call->prepared->external() && in_flight.Full();
@@ -235,7 +218,7 @@ asio::awaitable<void> Pipeline::State::Generate(Endpoint endpoint, const Request
     }
     const bool answered = co_await answerer.Follow(*call, *seat, sink, outcome);
     if (answered) co_return;
-    alone = true;
+    NarrowToForm(*call);
   }
 }
 
@@ -250,8 +233,8 @@ std::optional<Digest> Pipeline::State::MemoKey(Endpoint endpoint, const Request&
 SharedResult Pipeline::State::Recall(const std::optional<Digest>& memo_key, Call& call) {
   const std::shared_ptr<const Call> known = memo_key ? memo.Find(*memo_key, call) : nullptr;
   if (!known) return nullptr;
-  SharedResult hit = results.Find(known->decision.name_space, *known->fingerprint);
-  if (!hit || !Fresh(*known, *hit)) return nullptr;
+  SharedResult hit = results.Find(known->decision.name_space, known->ResultKey());
+  if (!hit || !IsFresh(*known, *hit)) return nullptr;
   RequestMemo::Resume(*known, call);
   return hit;
 }
@@ -271,6 +254,7 @@ std::string Pipeline::State::FlightKey(const Call& call) const {
   if (call.request.include_usage && may_lack) key += "\nusage";
   // Nor does one client learn here what another one's credentials came to.
   key += "\n" + call.prepared->credentials_digest();
+  if (!call.variant.empty()) key += "\n" + call.variant;
   return key;
 }
 
@@ -341,7 +325,7 @@ void Pipeline::AddRoutes(Router& router) {
                   return state->Handle(route.endpoint, http, sink);
                 }});
   }
-  for (const char* method : {"GET", "POST"}) {
+  for (const char* method : {"GET", "POST", "PUT", "PATCH", "DELETE"}) {
     router.Add({.method = method,
                 .pattern = "/v1/{*}",
                 .roles = client,
@@ -355,16 +339,18 @@ void Pipeline::AddRoutes(Router& router) {
   }
   router.OnRefused(
       [state](const Request& http, const HttpError& error) { state->RecordRefused(http, error); });
-  router.Add({"GET", "/v1/models", client,
-              [state](const Request& http, ResponseSink& sink) -> asio::awaitable<void> {
-                const std::shared_ptr<const InForce> now = state->in_force();
-                co_await ListModels(*now, http, sink);
-              }});
-  router.Add({"GET", "/v1/models/{}", client,
-              [state](const Request& http, ResponseSink& sink) -> asio::awaitable<void> {
-                const std::shared_ptr<const InForce> now = state->in_force();
-                co_await ShowModel(*now, http, sink);
-              }});
+  using ModelHandler = asio::awaitable<void> (*)(const InForce&, const Request&, ResponseSink&);
+  const auto models = [&](std::string pattern, ModelHandler handler) {
+    router.Add({"GET", std::move(pattern), client,
+                [state, handler](const Request& http, ResponseSink& sink) -> asio::awaitable<void> {
+                  const std::shared_ptr<const InForce> now = state->in_force();
+                  co_await handler(*now, http, sink);
+                }});
+  };
+  for (const std::string root : {"/v1", "/openai/v1", "/openai"}) {
+    models(root + "/models", ListModels);
+    models(root + "/models/{}", ShowModel);
+  }
 }
 
 std::string Pipeline::NotServing() const {

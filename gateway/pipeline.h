@@ -67,7 +67,8 @@ class Pipeline {
 
   std::shared_ptr<const InForce> in_force() const;
 
-  // POST on every route of endpoint.h; GET /v1/models, GET /v1/models/{}; anything else under /v1
+  // POST on every route of endpoint.h; GET /v1/models, GET /v1/models/{} (and
+  // Azure's paths of them); anything else under /v1
   // where policy passes it through. And what the server refuses by itself on the generation routes
   // leaves an entry here (refusals.h).
   void AddRoutes(Router& router);

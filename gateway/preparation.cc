@@ -22,6 +22,10 @@ bool NamesLength(const json::Value& body) {
   return false;
 }
 
+uint64_t AgeSeconds(const store::StoredResult& hit) {
+  return static_cast<uint64_t>(std::max<int64_t>(0, NowMicros() - hit.leaf.time) / 1'000'000);
+}
+
 }  // namespace
 
 bool ServesHits(const Call& call) {
@@ -122,14 +126,30 @@ void TakeFingerprint(Call& call) {
                           .request = call.decision.request,
                           .identity = call.prepared->identity(),
                           .extra = call.in_force->extra_key};
+  call.variant.clear();
   call.fingerprint = Fingerprint(envelope, call.in_force->key_secret);
   call.seed = call.request.seed ? *call.request.seed : DerivedSeed(envelope);
   call.head = HeadOf(call.request, AnswerId(endpoint, *call.fingerprint),
                      call.prepared->system_fingerprint());
 }
 
-std::shared_ptr<const Call> StandIn(const Authenticator& authenticator, const Call& call,
-                                    size_t& next) {
+bool IsExpired(const Call& call, const store::StoredResult& hit) {
+  const uint64_t bound = call.decision.hits.max_age_seconds;
+  return bound > 0 && call.prepared->external() && AgeSeconds(hit) > bound;
+}
+
+bool IsFresh(const Call& call, const store::StoredResult& hit) {
+  return !IsExpired(call, hit) && (!call.cache.max_age || AgeSeconds(hit) <= *call.cache.max_age);
+}
+
+bool NarrowToForm(Call& call) {
+  std::string form = FormName(FormOf(call.request));
+  if (form == call.variant) return false;
+  call.variant = std::move(form);
+  return true;
+}
+
+std::shared_ptr<Call> StandIn(const Authenticator& authenticator, const Call& call, size_t& next) {
   const std::vector<std::string> fallbacks = call.first_backend->fallbacks();
   while (next < fallbacks.size()) {
     const std::string& id = fallbacks[next++];

@@ -35,10 +35,18 @@ void TakeFingerprint(Call& call);
 // Whether answers from the store may serve it: by its mode.
 bool ServesHits(const Call& call);
 
+// Whether a result has grown too old for policy, so that what is run now takes its place; and
+// whether it is as fresh as policy and the client want it.
+bool IsExpired(const Call& call, const store::StoredResult& hit);
+bool IsFresh(const Call& call, const store::StoredResult& hit);
+
+// For one whose form cannot be had of the others' answer: from now on only results in its own form
+// are looked for, joined and made. False where that was so already.
+bool NarrowToForm(Call& call);
+
 // The next of the upstreams that may answer `call` in its first backend's place, as a request of
 // its own with its own fingerprint. `next` counts the ones that were looked at. Null where none is
 // left.
-std::shared_ptr<const Call> StandIn(const Authenticator& authenticator, const Call& call,
-                                    size_t& next);
+std::shared_ptr<Call> StandIn(const Authenticator& authenticator, const Call& call, size_t& next);
 
 }  // namespace verbatim::gateway

@@ -62,6 +62,7 @@ json::Value Usage(uint64_t prompt, uint64_t completion) {
 
 bool MayServeHits(const Call& call, const ReplyHead& reply, const RunEnd& end) {
   if (end.outcome != RunEnd::Outcome::kComplete || !call.MayReuse()) return false;
+  if (end.redacted) return false;
   if (reply.streamed != call.request.stream) return false;  // not the form that was asked for
   const std::vector<std::string>& allowed = call.decision.hits.finish_reasons;
   for (const std::string& reason : end.reply.finish_reasons) {
@@ -147,6 +148,11 @@ std::string UpstreamOf(const PreparedRequest& prepared) {
   return upstream && upstream->is_string() ? upstream->as_string() : "";
 }
 
+std::string FormName(const AnswerForm& form) {
+  if (!form.streamed) return "plain";
+  return form.include_usage ? "stream; usage" : "stream";
+}
+
 AnswerForm FormOf(const GenerationRequest& request) {
   return {request.stream, request.stream && request.include_usage};
 }
@@ -174,6 +180,10 @@ std::optional<ReplyHead> ReplyOf(const store::Record& record) {
     if (value.is_string()) reply.headers.emplace_back(name, value.as_string());
   }
   return reply;
+}
+
+Digest Call::ResultKey() const {
+  return variant.empty() ? *fingerprint : store::VariantOf(*fingerprint, variant);
 }
 
 bool Call::MayReuse() const {
@@ -209,6 +219,14 @@ store::AppendRequest GeneratedEntry(const Call& call, const Transcript& transcri
     record.response = Object({{"status", 200},
                               {"form", form.streamed ? "stream" : "plain"},
                               {"include_usage", form.include_usage}});
+  }
+  if (record.serves_hits && !call.variant.empty()) record.extra.Set("variant", call.variant);
+  if (end.redacted) {
+    const Redacted credentials{.bytes = {}, .rules = {"credentials"}};
+    const json::Value note = RedactionNote(credentials, {});
+    for (const auto& [name, value] : note.members()) {
+      record.extra.Set(name, value);
+    }
   }
   AddReport(entry, end);
   const bool streamed = transcript.reply ? transcript.reply->streamed : call.request.stream;
@@ -302,8 +320,31 @@ store::AppendRequest UnansweredEntry(const Call& call, store::Kind kind, std::st
   return entry;
 }
 
-store::HitRequest HitEntry(const Call& call, store::Kind kind, uint64_t result,
-                           const std::optional<Digest>& output_digest) {
+namespace {
+
+// What was served, for records that hold no answer themselves.
+void SetServed(json::Value& extra, const Call& answered, uint64_t result,
+               const std::optional<Digest>& output_digest) {
+  extra.Set("mode", policies::ModeName(answered.decision.mode));
+  extra.Set("policy", answered.in_force->policy_digest);
+  extra.Set("result", result);
+  extra.Set("fingerprint", HexEncode(*answered.fingerprint));
+  if (output_digest) extra.Set("output_digest", HexEncode(*output_digest));
+  if (answered.decision.retention_seconds > 0) {
+    extra.Set("retention_seconds", answered.decision.retention_seconds);
+  }
+}
+
+void SetForm(json::Value& extra, const Call& call) {
+  const AnswerForm form = FormOf(call.request);
+  extra.Set("form", form.streamed ? "stream" : "plain");
+  extra.Set("include_usage", form.include_usage);
+}
+
+}  // namespace
+
+store::HitRequest HitEntry(const Call& call, const Call& answered, store::Kind kind,
+                           uint64_t result, const std::optional<Digest>& output_digest) {
   store::HitRequest hit;
   hit.kind = kind;
   hit.result = result;
@@ -316,19 +357,22 @@ store::HitRequest HitEntry(const Call& call, store::Kind kind, uint64_t result,
   hit.model = call.prepared->model_digest();
   hit.manifest = call.manifest;
   hit.numerics = call.prepared->numerics();
-  const AnswerForm form = FormOf(call.request);
-  hit.extra =
-      Object({{"form", form.streamed ? "stream" : "plain"}, {"include_usage", form.include_usage}});
-  if (!hit.strict) return hit;
-  hit.extra.Set("mode", policies::ModeName(call.decision.mode));
-  hit.extra.Set("policy", call.in_force->policy_digest);
-  hit.extra.Set("result", result);
-  hit.extra.Set("fingerprint", HexEncode(*call.fingerprint));
-  if (output_digest) hit.extra.Set("output_digest", HexEncode(*output_digest));
-  if (call.decision.retention_seconds > 0) {
-    hit.extra.Set("retention_seconds", call.decision.retention_seconds);
-  }
+  hit.extra = json::Value::MakeObject();
+  SetForm(hit.extra, call);
+  if (hit.strict) SetServed(hit.extra, answered, result, output_digest);
   return hit;
+}
+
+store::AppendRequest StandInHitEntry(const Call& answered, const store::StoredResult& hit,
+                                     const RunEnd& end) {
+  store::AppendRequest entry = EntryOf(answered, store::Kind::kHit);
+  entry.references = {{"result", hit.entry}};
+  entry.request.clear();  // as of every hit
+  SetForm(entry.record.extra, answered);
+  SetServed(entry.record.extra, answered, hit.entry, hit.record.output_digest);
+  AddReport(entry, end);
+  Redact(answered.in_force->redactor, false, entry);
+  return entry;
 }
 
 }  // namespace verbatim::gateway

@@ -60,10 +60,15 @@ struct Call {
   bool length_is_open = false;  // the client named no number of tokens
   // Fingerprint
   std::optional<Digest> fingerprint;
+  // Which of the fingerprint's results may be its answer: "" the first one; else only what was
+  // recorded in its own form (FormName), since the first cannot be had in that.
+  std::string variant;
   uint64_t seed = 0;  // in force
   AnswerHead head;    // created: of the run, so 0 until one begins
 
   bool KeepsPayload() const { return decision.mode != policies::Mode::kBypass && !cache.no_store; }
+  // By what the store finds its result (store/records.h).
+  Digest ResultKey() const;
   // Whether an answer to an equal request may be this one's: by what the request is, and by policy.
   bool MayReuse() const;
 };
@@ -77,6 +82,8 @@ std::string UpstreamOf(const PreparedRequest& prepared);
 // The form that a request asks for, and the one that a record keeps (nothing where it keeps none).
 AnswerForm FormOf(const GenerationRequest& request);
 std::optional<AnswerForm> FormOf(const store::Record& record);
+// "plain", "stream", "stream; usage": the variants of results (Call::variant).
+std::string FormName(const AnswerForm& form);
 // The head of an upstream's recorded reply; nothing where the engine answered.
 std::optional<ReplyHead> ReplyOf(const store::Record& record);
 
@@ -99,7 +106,13 @@ store::AppendRequest IntentEntry(const Call& call);
 
 // A stored result served to `call`, or a run of another's that it joined (kJoined). Under strict
 // policy its record says what was served: {"result","fingerprint","output_digest",...} in extra.
-store::HitRequest HitEntry(const Call& call, store::Kind kind, uint64_t result,
-                           const std::optional<Digest>& output_digest);
+// answered: the request as it was answered, a fallback's where one stood in.
+store::HitRequest HitEntry(const Call& call, const Call& answered, store::Kind kind,
+                           uint64_t result, const std::optional<Digest>& output_digest);
+
+// A stored result of a fallback's, served where others were asked and failed (end: how). Ends the
+// intent of these; its record says what was served as a strict hit's does.
+store::AppendRequest StandInHitEntry(const Call& answered, const store::StoredResult& hit,
+                                     const RunEnd& end);
 
 }  // namespace verbatim::gateway

@@ -131,6 +131,7 @@ void RequestMemo::Remember(const Digest& key, const Call& call) {
   known->request.ignored = call.request.ignored;
   known->prepared = prepared;
   known->fingerprint = call.fingerprint;
+  known->variant = call.variant;
   known->seed = call.seed;
   known->head = call.head;
   uint64_t bytes = kOverhead + prepared->bytes() + call.request.model.size() +
@@ -154,6 +155,7 @@ void RequestMemo::Resume(const Call& known, Call& call) {
   call.request = known.request;
   call.prepared = known.prepared;
   call.fingerprint = known.fingerprint;
+  call.variant = known.variant;
   call.seed = known.seed;
   call.head = known.head;
 }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <iterator>
 
 #include "base/check.h"
 #include "gateway/http.h"
@@ -29,7 +30,10 @@ bool Matches(std::string_view pattern, std::string_view path, std::vector<std::s
   for (;;) {
     const bool last_of_path = path.find('/') == std::string_view::npos;
     const bool last_of_pattern = pattern.find('/') == std::string_view::npos;
-    if (pattern == "{*}") return !path.empty() && AppendDecoded(path, params);
+    if (pattern == "{*}") {
+      params->emplace_back(path);
+      return !path.empty();
+    }
     const std::string_view want = NextSegment(pattern);
     const std::string_view got = NextSegment(path);
     if (want == "{}") {
@@ -49,6 +53,9 @@ int Looseness(const std::string& pattern) {
   return pattern.find("{}") != std::string::npos ? 1 : 0;
 }
 
+// Of routes, in the order in which `allow` names them.
+constexpr std::string_view kMethods[] = {"GET", "POST", "PUT", "PATCH", "DELETE"};
+
 bool Fits(const Route& route, std::string_view method) {
   return route.method == method || (route.method == "GET" && method == "HEAD");
 }
@@ -56,7 +63,7 @@ bool Fits(const Route& route, std::string_view method) {
 }  // namespace
 
 void Router::Add(Route route) {
-  CHECK(route.method == "GET" || route.method == "POST");
+  CHECK(std::find(std::begin(kMethods), std::end(kMethods), route.method) != std::end(kMethods));
   CHECK(route.pattern.starts_with("/") && route.handler);
   for (const Route& other : routes_) {
     CHECK(other.method != route.method || other.pattern != route.pattern);
@@ -78,7 +85,8 @@ Router::Match Router::Find(std::string_view method, std::string_view raw_path) c
       return match;
     }
   }
-  bool get = false, post = false, own = false;
+  std::vector<std::string_view> others;  // methods of the path
+  bool own = false;
   for (const Route& route : routes_) {
     const bool tail = Looseness(route.pattern) == 2;
     // A path with a route of its own is none of a tail's, whatever the method.
@@ -90,12 +98,15 @@ Router::Match Router::Find(std::string_view method, std::string_view raw_path) c
       match.params = std::move(params);
       return match;
     }
-    (route.method == "GET" ? get : post) = true;
+    others.push_back(route.method);
     own = own || !tail;
   }
-  if (get) match.allow = "GET, HEAD, ";
-  if (post) match.allow += "POST, ";
-  if (get || post) match.allow += "OPTIONS";
+  for (const std::string_view other : kMethods) {
+    if (std::find(others.begin(), others.end(), other) == others.end()) continue;
+    match.allow += other;
+    match.allow += other == "GET" ? ", HEAD, " : ", ";
+  }
+  if (!others.empty()) match.allow += "OPTIONS";
   return match;
 }
 

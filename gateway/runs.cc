@@ -147,9 +147,9 @@ asio::awaitable<std::unique_ptr<Ended>> Runs::Run(std::shared_ptr<Flight> flight
   json::Value tried = json::Value::MakeArray();
   for (size_t next = 0; call;) {
     co_await RunOnce(*call, flight);
-    call = Next(*flight, next, tried);
+    call = Next(*flight, next, tried, *ended);
   }
-  ended->end = flight->end();
+  if (!ended->stored) ended->end = flight->end();
   if (!tried.items().empty()) {
     if (!ended->end.report.is_object()) ended->end.report = json::Value::MakeObject();
     ended->end.report.Set("stands_in_for", std::move(tried));
@@ -158,21 +158,36 @@ asio::awaitable<std::unique_ptr<Ended>> Runs::Run(std::shared_ptr<Flight> flight
   co_return ended;
 }
 
+// What a fallback answered before, in the form that its call asks for.
+SharedResult Runs::FindStored(Call& call) const {
+  if (!ServesHits(call) || call.cache.no_cache) return nullptr;
+  do {
+    auto hit = options_.results->Lookup(call.decision.name_space, call.ResultKey());
+    if (!hit.ok()) LogError("the store failed: " + hit.error().message);
+    if (!hit.ok() || !*hit || !IsFresh(call, **hit)) return nullptr;
+    if (RenderStored(call, **hit)) return *hit;
+  } while (NarrowToForm(call));
+  return nullptr;
+}
+
 asio::awaitable<std::optional<uint64_t>> Runs::AppendIntent(const Call& call) {
   auto intent = co_await options_.answerer->Append(IntentEntry(call));
   if (!intent.ok()) co_return std::nullopt;
   co_return intent->entry;
 }
 
-std::shared_ptr<const Call> Runs::Next(Flight& flight, size_t& next, json::Value& tried) {
+std::shared_ptr<const Call> Runs::Next(Flight& flight, size_t& next, json::Value& tried,
+                                       Ended& ended) {
   const RunEnd end = flight.end();
   if (end.outcome != RunEnd::Outcome::kFailed || !end.elsewhere) return nullptr;
   const std::shared_ptr<const Call> call = flight.call();
-  std::shared_ptr<const Call> other = StandIn(options_.authenticator, *call, next);
+  const std::shared_ptr<Call> other = StandIn(options_.authenticator, *call, next);
   if (!other) return nullptr;
   tried.Append(end.report);
-  options_.metrics->CountFallback(UpstreamOf(*call->prepared), UpstreamOf(*other->prepared));
+  ended.stored = FindStored(*other);
   flight.Retry(other);
+  if (ended.stored) return nullptr;
+  options_.metrics->CountFallback(UpstreamOf(*call->prepared), UpstreamOf(*other->prepared));
   return other;
 }
 
@@ -198,7 +213,7 @@ asio::awaitable<std::unique_ptr<Settled>> Runs::Commit(const Flight& flight,
                                                        std::unique_ptr<Ended> ended,
                                                        std::optional<uint64_t> renews) {
   const bool answered = SettledBy(ended->end).committed;
-  if (!answered || BytesOf(flight.transcript()) < kLarge) {
+  if (!answered || ended->stored || BytesOf(flight.transcript()) < kLarge) {
     co_return co_await Record(flight, std::move(ended), renews);
   }
   auto record = Record(flight, std::move(ended), renews);
@@ -212,7 +227,11 @@ asio::awaitable<std::unique_ptr<Settled>> Runs::Record(const Flight& flight,
   const RunEnd& end = ended->end;
   Settled settled = SettledBy(end);
   store::AppendRequest entry;
-  if (settled.committed) {
+  if (ended->stored) {
+    entry = StandInHitEntry(*call, *ended->stored, end);
+    settled.stored = ended->stored;
+    settled.output_digest = ended->stored->record.output_digest.value_or(Digest{});
+  } else if (settled.committed) {
     entry = GeneratedEntry(*call, flight.transcript(), end, ended->micros);
     settled.output_digest = Sha256(entry.response);
     settled.redacted = entry.record.extra.Find("redacted") != nullptr;
@@ -226,7 +245,7 @@ asio::awaitable<std::unique_ptr<Settled>> Runs::Record(const Flight& flight,
     entry = UnansweredEntry(*call, kind, end.cause, &end.error, flight.Generated());
     AddReport(entry, end);
   }
-  CountTokens(*call, flight, end, settled);
+  if (!ended->stored) CountTokens(*call, flight, end, settled);
   entry.closes_intent = ended->intent;
   // A fallback's answer has another fingerprint.
   if (entry.record.serves_hits && call->backend == call->first_backend) entry.renews = renews;
@@ -240,7 +259,7 @@ asio::awaitable<std::unique_ptr<Settled>> Runs::Record(const Flight& flight,
     settled.error = RecordingFailed();
   } else if (settled.committed) {
     if (renews && appended->serves_hits) options_.results->Forget(*renews);
-    settled.entry = appended->entry;
+    settled.entry = ended->stored ? ended->stored->entry : appended->entry;
   }
   co_return std::make_unique<Settled>(std::move(settled));
 }
@@ -248,7 +267,7 @@ asio::awaitable<std::unique_ptr<Settled>> Runs::Record(const Flight& flight,
 void Runs::Sample(const Flight& flight, const Settled& settled,
                   std::optional<uint64_t> compare_with) {
   const std::shared_ptr<const Call> call = flight.call();
-  if (!settled.entry || !settled.complete || !call->KeepsPayload()) return;
+  if (settled.stored || !settled.entry || !settled.complete || !call->KeepsPayload()) return;
   if (settled.redacted) return;   // what was answered is not what is kept
   if (!call->MayReuse()) return;  // another answer would be right, too
   if (Verifier::Draw(call->decision.verify_rate)) {

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "gateway/backend.h"
+#include "gateway/hit_cache.h"
 #include "gateway/in_flight.h"
 #include "gateway/recorder.h"
 #include "store/ledger.h"
@@ -24,7 +25,6 @@ class thread_pool;
 namespace verbatim::gateway {
 
 class Answerer;
-class HitCache;
 class Metrics;
 class Verifier;
 struct Leaders;
@@ -44,6 +44,7 @@ struct RunsOptions {  // all outlive the runs
 // How a run ended, after whatever stood in for the backend that was asked first.
 struct Ended {
   RunEnd end;
+  SharedResult stored{};           // a fallback's recorded answer, in the place of a run
   std::optional<uint64_t> intent;  // that stands in the ledger and has to be closed
   int64_t micros = 0;
 };
@@ -67,8 +68,9 @@ class Runs {
   void WaitUntilEmpty();
 
   // At the backend that the request names, or, where that cannot answer now, at those that may
-  // stand in for it. An upstream learns nothing before the intent is in the ledger. Frames last as
-  // long as their run, so what is large is apart from them.
+  // stand in for it: with what they answered before, where hits may serve the request, else by
+  // asking them. An upstream learns nothing before the intent is in the ledger. Frames last as long
+  // as their run, so what is large is apart from them.
   boost::asio::awaitable<std::unique_ptr<Ended>> Run(std::shared_ptr<Flight> flight);
 
   // At the call's own backend, without an intent; done when the flight has an end.
@@ -86,8 +88,10 @@ class Runs {
  private:
   // Its number; nothing where the ledger did not take it.
   boost::asio::awaitable<std::optional<uint64_t>> AppendIntent(const Call& call);
-  // Who is asked next, or null where the flight's end is the run's. tried: what came of the others.
-  std::shared_ptr<const Call> Next(Flight& flight, size_t& next, json::Value& tried);
+  // Who is asked next, or null where the flight's end is the run's, or ended.stored is. tried: what
+  // came of the others.
+  std::shared_ptr<const Call> Next(Flight& flight, size_t& next, json::Value& tried, Ended& ended);
+  SharedResult FindStored(Call& call) const;
   boost::asio::awaitable<std::unique_ptr<Settled>> Record(const Flight& flight,
                                                           std::unique_ptr<Ended> ended,
                                                           std::optional<uint64_t> renews);

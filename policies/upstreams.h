@@ -22,6 +22,7 @@ std::string_view UpstreamKindName(UpstreamKind kind);  // "openai", "azure", "an
 struct UpstreamModel {
   std::string client;
   std::string upstream;
+  bool operator==(const UpstreamModel&) const = default;
 };
 
 struct UpstreamCredentials {
@@ -35,6 +36,7 @@ struct UpstreamCredentials {
   // order openai, azure, anthropic.
   std::string header;
   std::string value;  // env:NAME or file:PATH; a file is read again when it changed
+  bool operator==(const UpstreamCredentials&) const = default;
 };
 
 struct UpstreamHeaders {
@@ -42,6 +44,7 @@ struct UpstreamHeaders {
   std::vector<std::pair<std::string, std::string>> add;  // name, value or reference; sorted
   std::vector<std::string> not_semantic;                 // sent, but not in the fingerprint
   std::vector<std::string> keep;                         // of replies, beyond the usual ones
+  bool operator==(const UpstreamHeaders&) const = default;
 };
 
 struct UpstreamTimeouts {
@@ -49,6 +52,7 @@ struct UpstreamTimeouts {
   uint64_t first_byte_ms = 300'000;  // from the request's last byte to the reply's header
   uint64_t idle_ms = 120'000;        // between two reads of a body
   uint64_t total_ms = 900'000;       // all attempts and waits together
+  bool operator==(const UpstreamTimeouts&) const = default;
 };
 
 struct UpstreamConfig {
@@ -65,23 +69,27 @@ struct UpstreamConfig {
   // "http://HOST:PORT", or a reference to it; "": HTTPS_PROXY and NO_PROXY count; "none": no proxy.
   std::string proxy;
   UpstreamTimeouts timeouts;
-  struct {
+  struct Retries {
     uint64_t attempts = 3;  // all of them, the first included
     uint64_t base_ms = 500;
     uint64_t max_ms = 8'000;
+    bool operator==(const Retries&) const = default;
   } retries;
-  struct {
+  struct Breaker {
     uint64_t failures = 10;  // within window_ms: then nothing is asked for open_ms; 0: never
     uint64_t window_ms = 30'000;
     uint64_t open_ms = 10'000;
+    bool operator==(const Breaker&) const = default;
   } breaker;
-  struct {
+  struct Pool {
     uint64_t connections = 1024;
     uint64_t idle_ms = 60'000;
+    bool operator==(const Pool&) const = default;
   } pool;
   std::vector<std::string> fallbacks;  // ids, in the order in which they are asked
   uint64_t reply_bytes = 64 << 20;
   bool ask_usage = true;  // streams are asked for usage (openai and azure)
+  bool operator==(const UpstreamConfig&) const = default;
 };
 
 using UpstreamConfigs = std::map<std::string, UpstreamConfig>;  // by id

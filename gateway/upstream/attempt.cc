@@ -39,7 +39,7 @@ void Attempt::OnHead(FetchHead head) {
                   .headers = KeptHeaders(upstream_.config, head_.headers),
                   .streamed = false};
   if (!IsPrintable(reply.content_type)) reply.content_type = "application/octet-stream";
-  reply.streamed = IsEventStream(reply.content_type);
+  reply.streamed = streamed_ = IsEventStream(reply.content_type);
   for (auto& [name, value] : reply.headers) Redact(value);
   if (outgoing_.judged) {
     const size_t limit = upstream_.config.reply_bytes;
@@ -80,6 +80,9 @@ RunEnd Attempt::Finish(const FetchEnd& end, bool timed_out) {
   } else {
     out.reply.complete = !broken;
   }
+  PassHeld(true);
+  out.redacted = redacted_;
+  RedactSummary(out.reply);
   if (out.reply.complete) return out;
   out.outcome = RunEnd::Outcome::kIncomplete;
   out.broken = broken;
@@ -87,22 +90,31 @@ RunEnd Attempt::Finish(const FetchEnd& end, bool timed_out) {
   if (broken) out.cause = "upstream_broken";
   if (timed_out) out.cause = "upstream_timeout";
   if (end.fault == FetchFault::kTooLarge) out.cause = "too_large";
+  if (out.cause == "too_large") {
+    out.error = {.status = 502,
+                 .message = "The answer of the upstream `" + upstream_.id +
+                            "` is larger than this server takes (its limits.reply_bytes is " +
+                            std::to_string(upstream_.config.reply_bytes) +
+                            "): ask for a shorter one, or raise the limit.",
+                 .type = "server_error",
+                 .code = "upstream_too_large",
+                 .headers = {{"x-should-retry", "false"}}};
+  }
   return out;
 }
 
 HttpError Attempt::Error(const FetchEnd& end) {
   const std::string status = std::to_string(head_.status);
-  if (head_.status < 400) {
-    return {.status = 502,
-            .message = "The upstream `" + upstream_.id + "` answered with status " + status +
-                       " where an answer was expected.",
-            .code = "upstream_" + status};
-  }
   HttpError error{
       .status = head_.status,
       .message = "The upstream `" + upstream_.id + "` answered with status " + status + ".",
       .code = "upstream_" + status,
       .headers = KeptHeaders(upstream_.config, head_.headers)};
+  // A redirection is followed nowhere here: whether to is the client's to say.
+  const std::string_view location = FindHeader(head_.headers, "location");
+  if (head_.status < 400 && !location.empty() && IsPrintable(location)) {
+    error.headers.emplace_back("location", location);
+  }
   for (auto& [name, value] : error.headers) Redact(value);
   if (end.outcome == FetchOutcome::kBroken || error_body_.empty()) return error;
   error.body = std::move(error_body_);
@@ -124,10 +136,12 @@ std::string Attempt::RequestId() const {
   return id;
 }
 
-void Attempt::Redact(std::string& text) const {
+bool Attempt::Redact(std::string& text) const {
+  bool any = false;
   static constexpr std::string_view kInstead = "[redacted]";
   for (const std::string& secret : secrets) {
     if (secret.size() < kLeastSecretBytes || text.find(secret) == text.npos) continue;
+    any = true;
     std::string out;
     size_t from = 0;
     for (size_t at; (at = text.find(secret, from)) != text.npos; from = at + secret.size()) {
@@ -135,12 +149,45 @@ void Attempt::Redact(std::string& text) const {
     }
     text = out.append(text, from);
   }
+  return any;
+}
+
+void Attempt::RedactSummary(ReplySummary& summary) const {
+  for (std::string* text : {&summary.id, &summary.model, &summary.system_fingerprint}) {
+    Redact(*text);
+  }
+  for (std::string& reason : summary.finish_reasons) Redact(reason);
+  if (std::string usage = json::Serialize(summary.usage); Redact(usage)) summary.usage = {};
 }
 
 void Attempt::Pass(std::vector<ReplyPiece> pieces) {
-  // No answer is complete with another status, whatever its body says.
-  for (ReplyPiece& piece : pieces) piece.completes = piece.completes && is_whole_status();
+  for (ReplyPiece& piece : pieces) {
+    // No answer is complete with another status, whatever its body says.
+    piece.completes = piece.completes && is_whole_status();
+    if (streamed_) {
+      redacted_ = Redact(piece.bytes) || redacted_;
+    } else {
+      held_ += piece.bytes;
+      completes_ = completes_ || piece.completes;
+    }
+  }
+  if (!streamed_) return PassHeld(false);
   if (!pieces.empty() && observer_.on_body) observer_.on_body(std::move(pieces));
+}
+
+void Attempt::PassHeld(bool all) {
+  redacted_ = Redact(held_) || redacted_;
+  size_t kept = 0;
+  for (const std::string& secret : secrets) {
+    if (!all && secret.size() >= kLeastSecretBytes) kept = std::max(kept, secret.size() - 1);
+  }
+  if (held_.size() <= kept) return;
+  ReplyPiece piece{.bytes = held_.substr(0, held_.size() - kept), .completes = completes_};
+  held_.erase(0, piece.bytes.size());
+  if (!observer_.on_body) return;
+  std::vector<ReplyPiece> pieces;
+  pieces.push_back(std::move(piece));
+  observer_.on_body(std::move(pieces));
 }
 
 }  // namespace verbatim::gateway

@@ -44,9 +44,13 @@ class Attempt : public FetchSink {
   std::string RequestId() const;
 
  private:
-  // Makes what went out unreadable in `text`: some upstreams repeat the key that they refuse.
-  void Redact(std::string& text) const;
+  // Makes what went out unreadable in `text`: some upstreams repeat the key that they refuse. True
+  // where there was any.
+  bool Redact(std::string& text) const;
+  void RedactSummary(ReplySummary& summary) const;
   void Pass(std::vector<ReplyPiece> pieces);
+  // Of a reply that is no stream: whatever of `held_` cannot be a part of a secret. `all`: all.
+  void PassHeld(bool all);
   bool is_whole_status() const { return head_.status == 200 || head_.status == 201; }
 
   const Upstream& upstream_;
@@ -55,6 +59,10 @@ class Attempt : public FetchSink {
   FetchHead head_;
   std::optional<ReplyReader> reader_;
   bool told_end_ = false;  // on_protocol_end was called
+  bool streamed_ = false;
+  bool redacted_ = false;   // of the reply's body
+  bool completes_ = false;  // what comes of `held_` completes the answer
+  std::string held_;        // the end of a body that is no stream, while a secret may go on in it
   std::string error_body_;
 };
 

@@ -48,21 +48,22 @@ bool DecodeToTheEnd(std::string& text) {
   return false;
 }
 
-bool IsPlain(std::string_view segment) {
-  return std::none_of(segment.begin(), segment.end(), [](char c) {
-    return static_cast<unsigned char>(c) < ' ' || c == 0x7f || c == '/' || c == '\\';
+bool IsPlain(std::string_view text) {
+  return std::none_of(text.begin(), text.end(), [](char c) {
+    return static_cast<unsigned char>(c) < ' ' || c == 0x7f || c == '\\';
   });
 }
 
 }  // namespace
 
 bool MayPassThrough(std::string_view path) {
+  std::string decoded(path);
+  if (!DecodeToTheEnd(decoded) || !IsPlain(decoded)) return false;
   Segments segments;
-  while (!path.empty()) {
-    const size_t end = std::min(path.find('/'), path.size());
-    std::string segment(path.substr(0, end));
-    path.remove_prefix(std::min(end + 1, path.size()));
-    if (!DecodeToTheEnd(segment) || !IsPlain(segment)) return false;
+  for (std::string_view rest = decoded; !rest.empty();) {
+    const size_t end = std::min(rest.find('/'), rest.size());
+    std::string segment(rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
     if (segment.empty()) continue;
     segment = Normal(std::move(segment));
     if (segment.empty()) return false;

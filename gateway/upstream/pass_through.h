@@ -6,14 +6,14 @@
 
 namespace verbatim::gateway {
 
-// Whether a request passes unrecorded to an upstream. `path`: what stands below "/v1", percent-
-// decoded once, with its slash: "/files/a b".
+// Whether a request passes unrecorded to an upstream. `path`: what stands below "/v1", as sent,
+// with its slash: "/files/a%20b".
 //
 // Not what an upstream could take for one of the endpoints that are recorded, nor what stands below
 // one, however it is spelled: with more slashes, other case, further percent-encoding, spaces or
 // parameters (";a=1") at a segment's end, or Azure's and older forms of it (deployments/,
-// engines/). And no path that means another one to whoever reads it again: "." and "..", a
-// backslash, control bytes, an encoded slash.
+// engines/). An encoded slash is as good as a slash. And no path that means another one to whoever
+// reads it again: "." and "..", a backslash, control bytes.
 bool MayPassThrough(std::string_view path);
 
 }  // namespace verbatim::gateway

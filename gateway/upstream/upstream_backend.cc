@@ -246,6 +246,7 @@ Answered<std::shared_ptr<const PreparedRequest>> UpstreamBackendImpl::Prepare(
 
   Outgoing& outgoing = prepared->outgoing;
   outgoing.endpoint = request.endpoint;
+  outgoing.model = request.model;
   outgoing.choices = ChoicesOf(request.endpoint, request.body);
   outgoing.headers.emplace_back("content-type", "application/json");
   outgoing.headers.emplace_back("accept",
@@ -265,11 +266,10 @@ Answered<std::shared_ptr<const PreparedRequest>> UpstreamBackendImpl::PreparePas
   }
   std::string target = base_;
   if (HasDeployments(config(), base_)) target = WithoutSuffix(base_, "/openai") + "/openai";
-  while (path.starts_with('/')) {
-    path.remove_prefix(1);
-    const std::string_view segment = path.substr(0, path.find('/'));
-    path.remove_prefix(segment.size());
-    target += '/' + PercentEncode(segment);
+  // The client's own spelling, but for what no target may hold.
+  for (size_t i = 0; i < path.size(); ++i) {
+    const bool visible = path[i] > ' ' && path[i] < 0x7f && path[i] != '?' && path[i] != '#';
+    target += visible ? std::string(1, path[i]) : PercentEncode(path.substr(i, 1));
   }
   auto prepared = Begin(target, "", options);
   Outgoing& outgoing = prepared->outgoing;
@@ -281,7 +281,7 @@ Answered<std::shared_ptr<const PreparedRequest>> UpstreamBackendImpl::PreparePas
       if (!value.empty()) outgoing.headers.emplace_back(name, value);
     }
   }
-  if (method != "GET" && method != "DELETE") {
+  if (method != "GET" && (method != "DELETE" || !options.body.empty())) {
     outgoing.body = std::make_shared<const std::string>(options.body);
   }
   return std::shared_ptr<const PreparedRequest>(std::move(prepared));

@@ -22,11 +22,21 @@ namespace verbatim::gateway {
 
 class IoThreads;
 
+// One try of a run, as it ended. Borrowed for the call.
+struct AttemptReport {
+  std::string_view upstream;  // its id
+  std::string_view model;     // as the client named it; "" of what passes through
+  std::string_view endpoint;  // likewise
+  // The reply's status ("200"), or why there was none ("connect_failed", "circuit_open",
+  // "credentials", "cancelled").
+  std::string_view outcome;
+  double seconds = 0;  // to the end of the reply, or until it failed
+  bool retry = false;  // not the run's first
+};
+
 struct UpstreamOptions {
-  IoThreads* io = nullptr;  // every upstream has one client on each
-  // Told of every attempt, from any thread, at once: the upstream's id, and the reply's status
-  // ("200") or why there was none ("connect_failed", "circuit_open", "credentials", "cancelled").
-  std::function<void(std::string_view upstream, std::string_view outcome)> on_attempt{};
+  IoThreads* io = nullptr;                                 // every upstream has one client on each
+  std::function<void(const AttemptReport&)> on_attempt{};  // of every one, from any thread, at once
 };
 
 // Prepare answers 404 (model_not_found) where the configuration has no name for the request's
@@ -40,7 +50,7 @@ struct UpstreamOptions {
 // "micros":N}, ...],"request_id":"..."}.
 class UpstreamBackend : public Backend {
  public:
-  // A request of any other kind, as it is passed through: `path` is what follows /v1 in it, decoded
+  // A request of any other kind, as it is passed through: `path` is what follows /v1 in it, as sent
   // ("/files/file-1"), the body the client's, with its content-type. The reply reaches the observer
   // as it comes, unjudged: it is complete where its transfer was. 404 where the path has "." or
   // ".." in it: it would leave what the URL names.

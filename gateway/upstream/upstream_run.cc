@@ -111,9 +111,18 @@ RunState::End RunState::Stopped() {
 }
 
 void RunState::Note(std::string_view outcome, json::Value attempt, int64_t began) {
-  attempt.Set("micros", MonotonicMicros() - began);
+  const int64_t micros = MonotonicMicros() - began;
+  attempt.Set("micros", micros);
+  const bool retry = !attempts.items().empty();
   attempts.Append(std::move(attempt));
-  if (upstream->on_attempt) upstream->on_attempt(upstream->id, outcome);
+  if (!upstream->on_attempt) return;
+  const std::string_view endpoint = outgoing->judged ? EndpointPath(outgoing->endpoint) : "";
+  upstream->on_attempt({.upstream = upstream->id,
+                        .model = outgoing->model,
+                        .endpoint = endpoint,
+                        .outcome = outcome,
+                        .seconds = static_cast<double>(micros) * 1e-6,
+                        .retry = retry});
 }
 
 // The circuit is open: an answer at once, that says when to come back.
@@ -234,7 +243,7 @@ RunState::End RunState::Judge(Attempt& attempt, const FetchEnd& end) {
   failure->outcome = RunEnd::Outcome::kFailed;
   failure->error = attempt.Error(end);
   failure->cause = "upstream_" + std::to_string(status);
-  failure->elsewhere = status < 400 || status == 408 || status == 429 || status >= 500;
+  failure->elsewhere = status == 408 || status == 429 || status >= 500;
   asked = AskedDelay(attempt.head().headers, NowMicros());
   if (WorthRetrying(status, attempt.head().headers)) return nullptr;
   return std::move(failure);

@@ -17,6 +17,7 @@
 #include "gateway/upstream/breaker.h"
 #include "gateway/upstream/credentials.h"
 #include "gateway/upstream/http_client.h"
+#include "gateway/upstream/upstream_backend.h"
 #include "policies/upstreams.h"
 
 namespace verbatim::gateway {
@@ -35,7 +36,7 @@ struct Upstream {
   std::string credential_header;           // lower-case
   std::unique_ptr<Credential> credential;  // null: none of the configuration
   std::vector<std::pair<std::string, std::unique_ptr<Credential>>> secret_headers;
-  std::function<void(std::string_view upstream, std::string_view outcome)> on_attempt;
+  std::function<void(const AttemptReport&)> on_attempt;
 };
 
 // What goes upstream: the same at every attempt but for the configuration's secrets.
@@ -50,6 +51,7 @@ struct Outgoing {
   // transfer is.
   bool judged = true;
   Endpoint endpoint = Endpoint::kChatCompletions;
+  std::string model;  // as the client named it
   uint32_t choices = 1;
 };
 

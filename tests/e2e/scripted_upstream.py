@@ -243,7 +243,7 @@ class ScriptedUpstream:
             def do_POST(self):
                 upstream.answer(self)
 
-            do_GET = do_POST
+            do_GET = do_PUT = do_PATCH = do_DELETE = do_POST
 
         class Server(http.server.ThreadingHTTPServer):
             daemon_threads = True
@@ -284,7 +284,8 @@ class ScriptedUpstream:
         with self.lock:
             seen = Seen(
                 handler.path,
-                {k.lower(): v for k, v in handler.headers.items()},
+                {"x-method": handler.command}
+                | {k.lower(): v for k, v in handler.headers.items()},
                 body,
                 len(self.calls[word]) + 1,
             )

@@ -155,6 +155,7 @@ std::vector<Case> HostileCases() {
       {"absolute target", Get("http://localhost/ping"), 200, false, "true"},
       {"parameter", Get("/items/a%2Fb%20c/part"), 200, false, "part of a/b c"},
       {"tail", Get("/items/a/b"), 200, false, "tail a/b"},
+      {"tail, as it was sent", Get("/items/a%2Fb%20c"), 200, false, "tail a%2Fb%20c"},
       {"tail, the other method", "POST /items/a/b HTTP/1.1\r\nHost: localhost\r\n\r\n", 200, false,
        "tail a/b"},
       {"own route, not the tail's", "POST /items/a/part HTTP/1.1\r\nHost: localhost\r\n\r\n", 405,

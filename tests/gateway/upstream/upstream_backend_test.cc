@@ -118,9 +118,12 @@ class UpstreamBackendTest : public testing::Test {
     auto parsed = policies::ParseConfig("upstreams: {up: {" + all + "}}", "c.yaml", "");
     ASSERT_TRUE(parsed.ok()) << parsed.error().message;
     auto made = MakeUpstream("up", parsed->upstreams.at("up"),
-                             {.io = &io_, .on_attempt = [this](auto id, auto outcome) {
+                             {.io = &io_, .on_attempt = [this](const AttemptReport& attempt) {
                                 const std::lock_guard lock(mutex_);
-                                outcomes_ += std::string(id) + ":" + std::string(outcome) + " ";
+                                outcomes_ += std::string(attempt.upstream) + ":" +
+                                             std::string(attempt.outcome) + " ";
+                                EXPECT_GE(attempt.seconds, 0);
+                                retries_ += attempt.retry ? 1 : 0;
                               }});
     ASSERT_TRUE(made.ok()) << made.error().message;
     backend_ = *std::move(made);
@@ -165,6 +168,7 @@ class UpstreamBackendTest : public testing::Test {
 
   std::mutex mutex_;
   std::string outcomes_;
+  int retries_ = 0;
   IoThreads io_{2};
   std::unique_ptr<UpstreamBackend> backend_;
 };
@@ -374,7 +378,7 @@ TEST_F(UpstreamBackendTest, Retries) {
       {{HttpReply(400, "", "x-should-retry: true\r\n"), ok}, "400 200", "", 0, false},
       {{HttpReply(400, ""), ok}, "400", "upstream_400", 400, false},
       {{HttpReply(401, ""), ok}, "401", "upstream_401", 401, false},
-      {{HttpReply(307, "", "location: /x\r\n"), ok}, "307", "upstream_307", 502, true},
+      {{HttpReply(307, "", "location: /x\r\n"), ok}, "307", "upstream_307", 307, false},
       {{"SSH-2.0-x\r\n\r\n" + std::string(kThenClose), ok},
        "malformed",
        "upstream_broken",
@@ -401,6 +405,7 @@ TEST_F(UpstreamBackendTest, BackgroundRunsAskTwiceAtMost) {
   Configure(upstream.url() + "/v1", "retries: {attempts: 9, base_ms: 1, max_ms: 2}");
   Heard heard;
   EXPECT_EQ(Attempts(RunOnce(heard, {}, {.background = true})), "500 500");
+  EXPECT_EQ(retries_, 1);
 }
 
 TEST_F(UpstreamBackendTest, HeadersOfTheRunTakeThePlaceOfTheRequests) {
@@ -660,14 +665,14 @@ TEST_F(UpstreamBackendTest, OtherRequestsPassThrough) {
   const Headers headers = {{"content-type", "multipart/form-data; boundary=b"},
                            {"authorization", "Bearer CLIENT"}};
   const PrepareOptions options = {.headers = &headers, .query = "a=1", .body = "--b--"};
-  auto prepared = backend_->PreparePassThrough("POST", "/files/a b", options);
+  auto prepared = backend_->PreparePassThrough("POST", "/files/a%2Fb%20c/100%25", options);
   ASSERT_EQ(prepared.index(), 0u);
   Heard heard;
   const auto run = Start(*std::get<0>(prepared), heard);
   EXPECT_EQ(heard.End().outcome, RunEnd::Outcome::kComplete);
   EXPECT_EQ(heard.Body(), "\x01\x02");
   const std::string request = upstream.requests().at(0);
-  EXPECT_TRUE(request.starts_with("POST /v1/files/a%20b?a=1 HTTP/1.1\r\n")) << request;
+  EXPECT_TRUE(request.starts_with("POST /v1/files/a%2Fb%20c/100%25?a=1 HTTP/1.1\r\n")) << request;
   EXPECT_NE(request.find("\r\ncontent-type: multipart/form-data; boundary=b\r\n"),
             std::string::npos);
   EXPECT_TRUE(request.ends_with("\r\n\r\n--b--"));
@@ -719,7 +724,9 @@ TEST(PassThrough, NothingThatIsRecorded) {
       {"/messages/count_tokens", false},
       {"/engines/m/completions", false},
       {"/deployments/d/chat/completions", false},
-      {"/files/a%2fb", false},
+      {"/files/a%2fb", true},
+      {"/files/a%2F..%2Fb", false},
+      {"/openai%2Fdeployments/d", false},
       {"/files/a\\b", false},
       {"/files/a%5Cb", false},
       {"/files/a\nb", false},
