@@ -126,7 +126,9 @@ def test_every_request_has_one_end_in_the_ledger(tmp_path, seed):
             deadline = time.monotonic() + 10
             while True:
                 kinds = counted(gateway.leaves())
-                total = sum(n for kind, n in kinds.items() if kind in ENDS or kind == "hits")
+                # "hit": a fallback's recorded answer, which has an entry of its own.
+                ends = {*ENDS, "hits", "hit"}
+                total = sum(n for kind, n in kinds.items() if kind in ends)
                 if total == REQUESTS or time.monotonic() > deadline:
                     break
                 time.sleep(0.2)
