@@ -190,10 +190,13 @@ TEST_F(LedgerTest, ADatabaseBehindItsCheckpointIsRefused) {
 TEST_F(LedgerTest, AnotherFormatVersionIsRefused) {
   KvMemory kv;
   Open(&kv)->Close().ok();
-  kv.Tamper(Table::kMeta, "format", "2");
-  const auto newer = TryOpen(&kv);
-  ASSERT_FALSE(newer.ok());
-  EXPECT_NE(newer.error().message.find("version 2"), std::string::npos) << newer.error().message;
+  for (const char* other : {"1", "3"}) {
+    kv.Tamper(Table::kMeta, "format", other);
+    const auto opened = TryOpen(&kv);
+    ASSERT_FALSE(opened.ok()) << other;
+    EXPECT_NE(opened.error().message.find(std::string("version ") + other), std::string::npos)
+        << opened.error().message;
+  }
 }
 
 TEST_F(LedgerTest, MissingKeysAreNotMadeUp) {
