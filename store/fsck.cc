@@ -709,6 +709,15 @@ Result<FsckReport> CheckFolder(const DataFolder& tables, const DataFolder& secre
   if (!hits.ok()) return hits.error();
   Result<std::string> checkpoint = ReadFile(tables.checkpoint());
   if (!checkpoint.ok() && checkpoint.error().code != Code::kNotFound) return checkpoint.error();
+  Result<std::optional<std::string>> format = (*kv)->Get(Table::kMeta, kMetaFormat);
+  if (!format.ok()) return format.error();
+  if (*format && **format != kFormatVersion) {
+    return Error{
+        Code::kFailedPrecondition,
+        "the database has format " + **format + ", and this build checks format " +
+            std::string(kFormatVersion) +
+            ": start its server once, which migrates format 1, or use the build that wrote it"};
+  }
   const Reader reader(**kv, *keys, **entries, **hits);
   return CheckLedger(
       reader, checkpoint.ok() ? std::optional<std::string>(*checkpoint) : std::nullopt, options);

@@ -13,6 +13,7 @@
 #include "store/keyring.h"
 #include "store/keys.h"
 #include "store/kv_rocksdb.h"
+#include "store/migrate.h"
 #include "store/publisher.h"
 #include "store/reader.h"
 #include "store/rows.h"
@@ -46,7 +47,7 @@ struct Ledger::State {
 
 namespace {
 
-// Makes the rows of a new log, or checks those of an old one.
+// Makes the rows of a new log, or checks that those of an old one, migrated, are of this log.
 Status OpenFormat(Kv& kv, const std::string& origin) {
   Result<std::optional<std::string>> format = kv.Get(Table::kMeta, kMetaFormat);
   if (!format.ok()) return format.error();
@@ -67,11 +68,6 @@ Status OpenFormat(Kv& kv, const std::string& origin) {
     first.Put(Table::kMeta, kMetaTree, EncodeTreeState({}));
     return kv.Commit(first, true);
   }
-  if (**format != kFormatVersion) {
-    return Error{Code::kFailedPrecondition, "the database has format version " + **format +
-                                                "; this build reads version 1: use the build that "
-                                                "wrote it"};
-  }
   Result<std::optional<std::string>> stored = kv.Get(Table::kMeta, kMetaOrigin);
   if (!stored.ok()) return stored.error();
   if (!*stored || **stored != origin) {
@@ -80,6 +76,18 @@ Status OpenFormat(Kv& kv, const std::string& origin) {
                                                 "; restore both from one backup"};
   }
   return {};
+}
+
+Status MigrateAloud(Kv& kv, const Keyring& hits) {
+  MigrationOptions options;
+  int64_t last = MonotonicMicros();
+  options.progress = [&](uint64_t rows) {
+    if (MonotonicMicros() - last < 2'000'000) return;
+    last = MonotonicMicros();
+    LogInfo("ledger: migrating the database to format " + std::string(kFormatVersion) + ", " +
+            std::to_string(rows) + " rows done");
+  };
+  return Migrate(kv, hits, options);
 }
 
 // Facts of the server_started leaf.
@@ -204,6 +212,7 @@ Result<std::unique_ptr<Ledger>> Ledger::Open(DataFolder folder, LedgerOptions op
   }
   s.reader = std::make_unique<Reader>(*s.kv, s.keys, *s.entry_keys, *s.hit_keys);
 
+  if (Status migrated = MigrateAloud(*s.kv, *s.hit_keys); !migrated.ok()) return migrated.error();
   if (Status opened = OpenFormat(*s.kv, log_key.name); !opened.ok()) return opened.error();
   Result<TreeState> tree = s.reader->ReadTreeState();
   if (!tree.ok()) return tree.error();

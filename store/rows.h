@@ -20,10 +20,11 @@ namespace verbatim::store {
 inline constexpr std::string_view kFormatVersion = "2";
 
 // Keys of Table::kMeta.
-inline constexpr char kMetaFormat[] = "format";      // kFormatVersion
-inline constexpr char kMetaOrigin[] = "origin";      // text
-inline constexpr char kMetaTree[] = "tree";          // TreeState
-inline constexpr char kMetaInterval[] = "interval";  // HitCounters
+inline constexpr char kMetaFormat[] = "format";        // kFormatVersion
+inline constexpr char kMetaOrigin[] = "origin";        // text
+inline constexpr char kMetaTree[] = "tree";            // TreeState
+inline constexpr char kMetaInterval[] = "interval";    // HitCounters
+inline constexpr char kMetaMigration[] = "migration";  // table u8 || key: the last row migrated
 
 struct TreeState {
   CompactRange tree;
