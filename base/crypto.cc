@@ -80,35 +80,51 @@ Digest Sha256(std::string_view bytes) {
   return out;
 }
 
-struct HmacSha256Key::State {
-  MacCtx ctx{EVP_MAC_CTX_new(HmacAlgorithm())};
-};
+namespace {
 
-HmacSha256Key::HmacSha256Key(std::string_view key) : state_(std::make_unique<State>()) {
+// A null key would mean the one before; an empty one is a key.
+const unsigned char* MacKey(std::string_view key) { return key.empty() ? U("") : U(key); }
+
+MacCtx NewMac(std::string_view key) {
+  MacCtx ctx(EVP_MAC_CTX_new(HmacAlgorithm()));
   char digest[] = "SHA256";
   const OSSL_PARAM parameters[] = {
       OSSL_PARAM_construct_utf8_string(OSSL_MAC_PARAM_DIGEST, digest, 0),
       OSSL_PARAM_construct_end()};
-  // A null key would mean the one before; an empty one is a key.
-  const unsigned char* bytes = key.empty() ? U("") : U(key);
-  CHECK(state_->ctx && EVP_MAC_init(state_->ctx.get(), bytes, key.size(), parameters) == 1);
+  CHECK(ctx && EVP_MAC_init(ctx.get(), MacKey(key), key.size(), parameters) == 1);
+  return ctx;
 }
-HmacSha256Key::~HmacSha256Key() = default;
-HmacSha256Key::HmacSha256Key(HmacSha256Key&&) noexcept = default;
-HmacSha256Key& HmacSha256Key::operator=(HmacSha256Key&&) noexcept = default;
 
-Digest HmacSha256Key::Of(std::string_view bytes) {
+// Of a context that has its digest. key: null for the one before.
+Digest Mac(EVP_MAC_CTX* ctx, const unsigned char* key, size_t key_size, std::string_view bytes) {
   Digest out;
   size_t n = 0;
-  EVP_MAC_CTX* ctx = state_->ctx.get();
-  CHECK(EVP_MAC_init(ctx, nullptr, 0, nullptr) == 1);
+  CHECK(EVP_MAC_init(ctx, key, key_size, nullptr) == 1);
   CHECK(EVP_MAC_update(ctx, U(bytes), bytes.size()) == 1);
   CHECK(EVP_MAC_final(ctx, out.data(), &n, out.size()) == 1 && n == out.size());
   return out;
 }
 
+}  // namespace
+
+struct HmacSha256Key::State {
+  MacCtx ctx;
+};
+
+HmacSha256Key::HmacSha256Key(std::string_view key)
+    : state_(std::make_unique<State>(State{NewMac(key)})) {}
+HmacSha256Key::~HmacSha256Key() = default;
+HmacSha256Key::HmacSha256Key(HmacSha256Key&&) noexcept = default;
+HmacSha256Key& HmacSha256Key::operator=(HmacSha256Key&&) noexcept = default;
+
+Digest HmacSha256Key::Of(std::string_view bytes) {
+  return Mac(state_->ctx.get(), nullptr, 0, bytes);
+}
+
 Digest HmacSha256(std::string_view key, std::string_view bytes) {
-  return HmacSha256Key(key).Of(bytes);
+  // Finding the digest for a new context takes longer than the hashes.
+  thread_local const MacCtx ready = NewMac("");
+  return Mac(ready.get(), MacKey(key), key.size(), bytes);
 }
 
 std::string RandomBytes(size_t n) {
