@@ -102,7 +102,11 @@ rocksdb::ColumnFamilyOptions FamilyOptions(bool payload, std::shared_ptr<rocksdb
                                    payload ? rocksdb::kNoCompression : rocksdb::kLZ4Compression};
   // Rows of one table come nearly in order: each is put beside the one before it.
   options.memtable_insert_with_hint_prefix_extractor.reset(rocksdb::NewFixedPrefixTransform(1));
-  if (payload) {
+  // Most look-ups are for what is not there: results and request ids that are new.
+  if (!payload) {
+    options.memtable_whole_key_filtering = true;
+    options.memtable_prefix_bloom_size_ratio = 0.02;
+  } else {
     options.enable_blob_files = true;
     options.min_blob_size = 1024;
   }

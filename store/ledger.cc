@@ -283,7 +283,7 @@ Result<std::unique_ptr<Ledger>> Ledger::Open(DataFolder folder, LedgerOptions op
   };
   s.sequencer = std::make_unique<Sequencer>(*s.kv, s.keys, *s.entry_keys, *s.hits, *s.reader,
                                             std::move(sequencing), *tree, std::move(*unfinished),
-                                            open_intents->size());
+                                            *open_intents);
   s.sequencer->Start();
 
   std::unique_ptr<Ledger> ledger(new Ledger(std::move(state)));

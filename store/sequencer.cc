@@ -110,12 +110,12 @@ struct Sequencer::Group {
   std::map<std::string, uint64_t> index;        // by index key
   std::map<std::string, std::string> receipts;  // request id -> pseudonym bytes
   std::set<uint64_t> ended_intents;
-  uint64_t new_intents = 0;
+  std::vector<OpenIntent> new_intents;
 };
 
 Sequencer::Sequencer(Kv& kv, const Keys& keys, Keyring& ring, Hits& hits, const Reader& reader,
                      Options options, TreeState state, std::vector<ClosedBatch> unfinished,
-                     uint64_t open_intents)
+                     const std::vector<OpenIntent>& open_intents)
     : kv_(kv),
       keys_(keys),
       ring_(ring),
@@ -127,7 +127,9 @@ Sequencer::Sequencer(Kv& kv, const Keys& keys, Keyring& ring, Hits& hits, const 
       last_clock_(state_.time),
       closed_batches_(std::move(unfinished)),
       size_(state_.tree.size()),
-      open_intents_(open_intents) {}
+      open_intents_(open_intents.size()) {
+  for (const OpenIntent& intent : open_intents) intents_[intent.entry] = intent.pseudonym;
+}
 
 Sequencer::~Sequencer() { CHECK(!thread_.joinable()); }
 
@@ -250,8 +252,11 @@ void Sequencer::CommitGroup(std::vector<PreparedAppend> appends) {
       for (const auto& [pseudonym, sequence] : group.sequences) sequences_[pseudonym] = sequence;
       closed_batches_.clear();
       not_sent_.clear();
-      open_intents_ += group.new_intents;
-      open_intents_ -= group.ended_intents.size();
+      for (const uint64_t entry : group.ended_intents) intents_.erase(entry);
+      for (OpenIntent& intent : group.new_intents) {
+        intents_[intent.entry] = std::move(intent.pseudonym);
+      }
+      open_intents_ = intents_.size();
       size_ = state_.tree.size();
       options_.committed(state_);
     } else {
@@ -265,6 +270,15 @@ void Sequencer::CommitGroup(std::vector<PreparedAppend> appends) {
   for (size_t i = 0; i < appends.size(); ++i) {
     if (appends[i].done) appends[i].done(std::move(results[i]));
   }
+  PrepareNext();
+}
+
+// What the next entry needs anyway, while nobody waits for it.
+void Sequencer::PrepareNext() {
+  const uint64_t next = state_.tree.size();
+  if (next >= ring_.End()) return;
+  Result<SlotKeys> keys = ring_.Get(next);
+  if (keys.ok()) next_keys_.emplace(next, std::move(*keys));
 }
 
 Status Sequencer::AddClockJump(Group& group) {
@@ -329,6 +343,7 @@ void Sequencer::AddNotSent(Group& group) {
 }
 
 Result<SlotKeys> Sequencer::KeysOf(uint64_t entry) {
+  if (next_keys_ && next_keys_->first == entry) return next_keys_->second;
   if (entry >= ring_.End()) {
     if (Status made = ring_.Prepare(entry); !made.ok()) return made.error();
   }
@@ -386,9 +401,9 @@ Status Sequencer::CheckReceiptOwner(const Group& group, const std::string& reque
 
 Status Sequencer::CheckOpenIntent(const Group& group, uint64_t intent,
                                   const std::string& pseudonym) const {
-  Result<std::optional<std::string>> row = kv_.Get(Table::kIntent, EntryKey(intent));
-  if (!row.ok()) return row.error();
-  if (*row == pseudonym && !group.ended_intents.contains(intent)) return {};
+  const auto open = intents_.find(intent);
+  const bool is_open = open != intents_.end() && !group.ended_intents.contains(intent);
+  if (is_open && open->second == pseudonym) return {};
   return Error{Code::kFailedPrecondition,
                "ledger: entry " + std::to_string(intent) + " is no open intent of this tenant"};
 }
@@ -466,7 +481,7 @@ Result<Appended> Sequencer::Place(Group& group, const PreparedAppend& append) {
     batch.Put(Table::kReceipt, record.request_id, EncodeReceiptRow({tenant_key, entry, ""}));
   }
   if (request.opens_intent) {
-    ++group.new_intents;
+    group.new_intents.push_back({entry, tenant_key});
     batch.Put(Table::kIntent, EntryKey(entry), tenant_key);
   }
   if (request.closes_intent) {
@@ -517,7 +532,9 @@ Status Sequencer::Recover() {
     if (was_not_sent(intent.entry)) not_sent.push_back(intent);
   }
   not_sent_ = std::move(not_sent);
-  open_intents_ = intents->size();
+  intents_.clear();
+  for (const OpenIntent& intent : *intents) intents_[intent.entry] = intent.pseudonym;
+  open_intents_ = intents_.size();
   sequences_.clear();
   state_ = std::move(*state);
   state_bytes_ = EncodeTreeState(state_);

@@ -11,9 +11,11 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "store/hits.h"
@@ -39,7 +41,7 @@ class Sequencer {
 
   Sequencer(Kv& kv, const Keys& keys, Keyring& ring, Hits& hits, const Reader& reader,
             Options options, TreeState state, std::vector<ClosedBatch> unfinished,
-            uint64_t open_intents);
+            const std::vector<OpenIntent>& open_intents);
   ~Sequencer();
 
   void Start();
@@ -71,6 +73,7 @@ class Sequencer {
   Status CheckOpenIntent(const Group& group, uint64_t intent, const std::string& pseudonym) const;
   Result<uint64_t> NextSequence(const Group& group, const std::string& pseudonym) const;
   Result<SlotKeys> KeysOf(uint64_t entry);
+  void PrepareNext();
   Status Recover();
 
   Kv& kv_;
@@ -88,6 +91,8 @@ class Sequencer {
   // Intents that are stored although their commit was reported as failed: nothing was sent.
   std::vector<OpenIntent> not_sent_;
   std::unordered_map<std::string, uint64_t> sequences_;  // by pseudonym, as committed
+  std::unordered_map<uint64_t, std::string> intents_;    // open ones, as committed: pseudonym bytes
+  std::optional<std::pair<uint64_t, SlotKeys>> next_keys_;  // of the entry that comes next
   int64_t interval_end_ = 0;   // monotonic; of the open hits; 0 where there are none
   int64_t next_recovery_ = 0;  // monotonic; not before
 
