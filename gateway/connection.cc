@@ -109,6 +109,7 @@ class Connection : public std::enable_shared_from_this<Connection>, public Respo
   std::shared_ptr<const Router> router_;  // those whose routes it found
   int version_ = 11;
   bool head_only_ = false;  // HEAD: the answer has no body
+  std::string head_;        // of a stream of which nothing left yet
   Answer answer_ = Answer::kNone;
   std::function<void()> gone_callback_;
   struct Access {
@@ -233,6 +234,7 @@ awaitable<void> Connection::ServeOne() {
   if (state_.auth.has_keys()) request_.principal = Principal{"", "", "", 0, {}, {}};
   version_ = 11;
   head_only_ = false;
+  head_.clear();
   answer_ = Answer::kNone;
   Admission admission;
   admission.principal = request_.principal;
@@ -403,9 +405,8 @@ awaitable<Status> Connection::SendWhole(int status, Headers headers, std::string
 awaitable<Status> Connection::StartStream(int status, Headers headers) {
   CHECK(answer_ == Answer::kNone);
   answer_ = Answer::kStreaming;
-  const std::string head = Head(status, headers, true, 0);
-  const Parts parts{head};
-  co_return co_await Send(parts);
+  head_ = Head(status, headers, true, 0);
+  co_return ClientGone() ? GoneStatus() : Status();
 }
 
 awaitable<Status> Connection::Write(std::string_view bytes) {
@@ -414,8 +415,9 @@ awaitable<Status> Connection::Write(std::string_view bytes) {
   if (bytes.empty() || head_only_) co_return Status();
   access_.bytes_out += bytes.size();
   const ChunkSize size(bytes.size());
-  Parts parts{bytes};
-  if (version_ == 11) parts = {size.text(), bytes, "\r\n"};
+  const std::string head = std::exchange(head_, {});
+  Parts parts{head, bytes};
+  if (version_ == 11) parts = {head, size.text(), bytes, "\r\n"};
   co_return co_await Send(parts);
 }
 
@@ -423,8 +425,9 @@ awaitable<Status> Connection::Finish() {
   if (ClientGone()) co_return GoneStatus();
   CHECK(answer_ == Answer::kStreaming);
   answer_ = Answer::kDone;
-  if (version_ == 10 || head_only_) co_return Status();
-  const Parts parts{"0\r\n\r\n"};
+  const std::string head = std::exchange(head_, {});
+  Parts parts{head};
+  if (version_ == 11 && !head_only_) parts[1] = "0\r\n\r\n";
   co_return co_await Send(parts);
 }
 

@@ -58,7 +58,8 @@ class ResponseSink {
   virtual boost::asio::awaitable<Status> SendWhole(int status, Headers headers,
                                                    std::string body) = 0;
 
-  // Status line and headers of a chunked answer, sent at once. content-type is
+  // Status line and headers of a chunked answer; they leave with its first bytes, or with its end,
+  // so that they cost no write of their own: a handler has something to write then. content-type is
   // "text/event-stream; charset=utf-8" and cache-control "no-cache" unless `headers` has them.
   virtual boost::asio::awaitable<Status> StartStream(int status, Headers headers) = 0;
 
@@ -80,7 +81,8 @@ class ResponseSink {
   virtual ErrorForm error_form() const { return ErrorForm::kOpenAi; }
   virtual std::string_view request_id() const { return {}; }
 
-  // Closes the connection without the terminating chunk: the client sees a broken transfer.
+  // Closes the connection without the terminating chunk: the client sees a broken transfer (of a
+  // stream of which nothing was written, a connection that closes).
   virtual void Abort() = 0;
 
   // True once the client hung up, stalled, or the server ended the connection (drain is over).
