@@ -421,6 +421,7 @@ Router GatewayImpl::MakeRouter() {
   options.reproducibility = &reproducibility_;
   options.not_serving = [this] { return NotServing(); };
   options.not_ready = [this] { return pipeline_->Overload(); };
+  options.open_log = config_.log.open;
   AddOperatorRoutes(router, std::move(options));
   return router;
 }

@@ -4,13 +4,14 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/this_coro.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <charconv>
 #include <chrono>
 #include <utility>
 
 #include "base/json.h"
+#include "gateway/log_api.h"
 #include "gateway/manifest.h"
 #include "gateway/metrics.h"
+#include "gateway/operator_json.h"
 #include "gateway/reproducibility.h"
 #include "gateway/wakeup.h"
 #include "store/ledger.h"
@@ -28,34 +29,6 @@ constexpr milliseconds kCheckpointWait{1'000};
 constexpr milliseconds kPoll{20};
 constexpr milliseconds kLongestWait{10'000};
 
-HttpError FromStore(const Error& error) {
-  HttpError http;
-  http.message = error.message;
-  switch (error.code) {
-    case Code::kNotFound:
-      http.status = 404;
-      http.code = "not_found";
-      break;
-    case Code::kUnavailable:
-      http.status = 503;
-      http.code = "pending";
-      http.headers.emplace_back("retry-after", "1");
-      break;
-    default:
-      http.status = 500;
-      http.code = CodeName(error.code);
-  }
-  return http;
-}
-
-std::optional<uint64_t> ParseNumber(std::string_view text) {
-  uint64_t n = 0;
-  const char* end = text.data() + text.size();
-  auto [at, error] = std::from_chars(text.data(), end, n);
-  if (text.empty() || error != std::errc() || at != end) return std::nullopt;
-  return n;
-}
-
 // The value of `name` in a query string, undecoded: only numbers are taken here.
 std::optional<uint64_t> QueryNumber(std::string_view query, std::string_view name) {
   while (!query.empty()) {
@@ -68,22 +41,6 @@ std::optional<uint64_t> QueryNumber(std::string_view query, std::string_view nam
     query.remove_prefix(std::min(end + 1, query.size()));
   }
   return std::nullopt;
-}
-
-json::Value HashList(const std::vector<Digest>& hashes) {
-  json::Value list = json::Value::MakeArray();
-  for (const Digest& hash : hashes) list.Append(HexEncode(hash));
-  return list;
-}
-
-json::Value ProofJson(const store::EntryProof& proof) {
-  json::Value v = json::Value::MakeObject();
-  v.Set("index", proof.entry);
-  v.Set("tree_size", proof.size);
-  v.Set("leaf_hash", HexEncode(proof.leaf_hash));
-  v.Set("hashes", HashList(proof.path));
-  v.Set("checkpoint", proof.checkpoint);
-  return v;
 }
 
 // JSON that the store wrote, as a value.
@@ -121,7 +78,7 @@ class OperatorApi {
     asio::steady_timer timer(co_await asio::this_coro::executor);
     for (;;) {
       auto body = MakeReceipt(http);
-      if (!body.ok()) co_return co_await Fail(sink, body.error());
+      if (!body.ok()) co_return co_await SendStoreError(sink, body.error());
       const json::Value* status = body->Find("status");
       const bool final = status->as_string() != "pending";
       const bool entry = body->Find("entry") != nullptr;
@@ -136,10 +93,10 @@ class OperatorApi {
 
   asio::awaitable<void> Entry(const Request& http, ResponseSink& sink) const {
     auto entry = ParseNumber(http.params.at(0));
-    if (!entry) co_return co_await Fail(sink, NoSuchEntry(http.params.at(0)));
+    if (!entry) co_return co_await SendStoreError(sink, NoSuchEntry(http.params.at(0)));
     const bool payload = QueryNumber(http.query, "payload").value_or(0) != 0;
     auto view = options_.ledger->Entry(*entry, true);
-    if (!view.ok()) co_return co_await Fail(sink, view.error());
+    if (!view.ok()) co_return co_await SendStoreError(sink, view.error());
     // Leaves are for every auditor; what is private of another tenant is for those who are
     // operators, too.
     const bool mine = http.principal.Has(Role::kOperator) ||
@@ -160,33 +117,13 @@ class OperatorApi {
     if (payload) {
       // Whoever looks at a prompt or an answer leaves a trace before seeing it.
       if (Status s = co_await RecordView(http, *entry); !s.ok()) {
-        co_return co_await Fail(sink, s.error());
+        co_return co_await SendStoreError(sink, s.error());
       }
       v.Set("request", Base64Encode(view->request));
       v.Set("response", Base64Encode(view->response));
       v.Set("trace", Base64Encode(view->trace));
     }
     co_await SendJson(sink, v);
-  }
-
-  asio::awaitable<void> Proof(const Request& http, ResponseSink& sink) const {
-    auto entry = ParseNumber(http.params.at(0));
-    if (!entry) co_return co_await Fail(sink, NoSuchEntry(http.params.at(0)));
-    auto proof = options_.ledger->Proof(*entry);
-    if (!proof.ok()) co_return co_await Fail(sink, proof.error());
-    co_await SendJson(sink, ProofJson(*proof));
-  }
-
-  asio::awaitable<void> Log(ResponseSink& sink) const {
-    const auto log = options_.ledger->Log();
-    json::Value v = json::Value::MakeObject();
-    v.Set("origin", log.origin);
-    v.Set("vkey", log.vkey);
-    co_await SendJson(sink, v);
-  }
-
-  asio::awaitable<void> Checkpoint(ResponseSink& sink) const {
-    co_await SendText(sink, 200, options_.ledger->Checkpoint());
   }
 
   asio::awaitable<void> ShowManifest(ResponseSink& sink) const {
@@ -216,25 +153,6 @@ class OperatorApi {
   }
 
  private:
-  static Error NoSuchEntry(const std::string& text) {
-    return {Code::kNotFound, "entry \"" + text + "\": entries are numbered from 0"};
-  }
-
-  static asio::awaitable<void> SendJson(ResponseSink& sink, const json::Value& value) {
-    Headers headers;
-    (void)co_await sink.SendWhole(200, std::move(headers), json::Serialize(value) + "\n");
-  }
-
-  static asio::awaitable<void> SendText(ResponseSink& sink, int status, std::string text) {
-    Headers headers;
-    headers.emplace_back("content-type", "text/plain; charset=utf-8");
-    (void)co_await sink.SendWhole(status, std::move(headers), std::move(text));
-  }
-
-  static asio::awaitable<void> Fail(ResponseSink& sink, Error error) {
-    (void)co_await SendError(sink, FromStore(error));
-  }
-
   asio::awaitable<Status> RecordView(const Request& http, uint64_t entry) const {
     store::AppendRequest viewed;
     viewed.kind = store::Kind::kViewed;
@@ -337,6 +255,7 @@ class OperatorApi {
 }  // namespace
 
 void AddOperatorRoutes(Router& router, OperatorApiOptions options) {
+  AddLogRoutes(router, {options.ledger, options.open_log});
   const bool rates = options.reproducibility != nullptr;
   const auto api = std::make_shared<const OperatorApi>(std::move(options));
   const auto client = static_cast<uint8_t>(Role::kClient);
@@ -349,12 +268,6 @@ void AddOperatorRoutes(Router& router, OperatorApiOptions options) {
       [api](const Request& http, ResponseSink& sink) { return api->Receipt(http, sink); });
   get("/verbatim/v1/entries/{}", auditor,
       [api](const Request& http, ResponseSink& sink) { return api->Entry(http, sink); });
-  get("/verbatim/v1/entries/{}/proof", auditor,
-      [api](const Request& http, ResponseSink& sink) { return api->Proof(http, sink); });
-  get("/verbatim/v1/log", auditor | op | client,
-      [api](const Request&, ResponseSink& sink) { return api->Log(sink); });
-  get("/log/checkpoint", auditor,
-      [api](const Request&, ResponseSink& sink) { return api->Checkpoint(sink); });
   get("/verbatim/v1/manifest", auditor | op | client,
       [api](const Request&, ResponseSink& sink) { return api->ShowManifest(sink); });
   if (rates) {

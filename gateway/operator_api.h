@@ -1,6 +1,6 @@
-// The API for operators and auditors: receipts, entries, proofs, the log's key and checkpoint, the
-// manifest, metrics and health. What it returns is enough for an independent script to check an
-// entry: leaf bytes, leaf hash, inclusion path, tree size and signed checkpoint.
+// The API for operators and auditors: receipts, entries, manifest, metrics, health, and the log.
+// What it returns is enough for an independent script to check an entry: leaf bytes, leaf hash,
+// inclusion path, tree size and signed checkpoint.
 #pragma once
 
 #include <functional>
@@ -28,6 +28,7 @@ struct OperatorApiOptions {
   // The same for whoever spreads load: also not empty while answers are served that would better
   // be served elsewhere. Empty function: as not_serving.
   std::function<std::string()> not_ready;
+  bool open_log = false;  // LogApiOptions
 };
 
 // GET /verbatim/v1/receipts/{request id}: status, entry and everything to check it; "pending" while
@@ -36,9 +37,9 @@ struct OperatorApiOptions {
 //       leaves an entry of its own (kind "viewed").
 // GET /verbatim/v1/reproducibility: per upstream and model, how often answers came out equal again
 //       (reproducibility.h).
-// GET /verbatim/v1/entries/{n}/proof, /verbatim/v1/log, /verbatim/v1/manifest, /log/checkpoint,
-//       /metrics, /healthz (200 once generation is served), /readyz (also 503 while
-//       the verifier's queue is full or the ledger takes no entries).
+// GET /verbatim/v1/manifest, /metrics, /healthz (200 once generation is served), /readyz (also 503
+//       while the verifier's queue is full or the ledger takes no entries).
+// And those of log_api.h.
 void AddOperatorRoutes(Router& router, OperatorApiOptions options);
 
 }  // namespace verbatim::gateway

@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 
+#include "policies/log_config.h"
 #include "policies/policy.h"
 #include "policies/tenants.h"
 #include "policies/upstreams.h"
@@ -68,7 +69,8 @@ struct Config {
   UpstreamConfigs upstreams;
   AccessConfig access;
   Tenants tenants;
-  std::string origin;              // of the log; "": chosen at the first start
+  std::string origin;  // of the log; "": chosen at the first start
+  LogConfig log;
   std::string log_level = "info";  // of lines on stderr: "info", "warning", "error"
   EngineConfig engine;
   Policy policy;

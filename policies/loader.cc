@@ -277,6 +277,9 @@ Result<Config> ParseConfig(std::string_view yaml, const std::string& name,
   Status status = ApplyRows(rows, *root, name, "");
   if (!policy_failed) return policy_failed.error();
   if (!status) return status.error();
+  if (const std::string problem = CheckLog(config.log); !problem.empty()) {
+    return Error{Code::kInvalid, name + ": " + problem};
+  }
   for (const Node::Entry& entry : root->entries) {
     if (entry.key == "data") config.data = InFolder(folder, config.data);
   }
@@ -286,6 +289,13 @@ Result<Config> ParseConfig(std::string_view yaml, const std::string& name,
   const std::string& access_log = config.server.access_log;
   if (access_log != "off" && access_log != "stdout" && access_log != "stderr") {
     config.server.access_log = InFolder(folder, access_log);
+  }
+  LogConfig& log = config.log;
+  PlaceReference(log.pkcs11.pin, folder);
+  for (std::string* file : {&log.ca_file, &log.timestamps.ca_file}) *file = InFolder(folder, *file);
+  // A library without a folder is looked for where the system has its libraries.
+  if (log.pkcs11.module.find('/') != std::string::npos) {
+    log.pkcs11.module = InFolder(folder, log.pkcs11.module);
   }
   ServerTlsConfig& tls = config.server.tls;
   for (std::string* file : {&tls.certificate, &tls.key, &tls.client_ca}) {

@@ -245,6 +245,44 @@ MaybeProblem ReadMap(const std::vector<Row>& rows, const Node& node) {
   return Applier(rows).Map(node, "");
 }
 
+bool IsUrl(const std::string& text) {
+  std::string_view rest = text;
+  if (rest.starts_with("https://")) {
+    rest.remove_prefix(8);
+  } else if (rest.starts_with("http://")) {
+    rest.remove_prefix(7);
+  } else {
+    return false;
+  }
+  if (text.size() > 2000 ||
+      !std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 0x7f; }) ||
+      text.find_first_of("?#@\\\"<>") != text.npos) {
+    return false;
+  }
+  const std::string_view authority = rest.substr(0, rest.find('/'));
+  std::string_view host = authority, port;
+  const size_t bracket = authority.rfind(']');
+  const size_t colon = authority.rfind(':');
+  if (colon != authority.npos && (bracket == authority.npos || colon > bracket)) {
+    host = authority.substr(0, colon);
+    port = authority.substr(colon + 1);
+    if (port.empty() || port.size() > 5 ||
+        port.find_first_not_of("0123456789") != std::string_view::npos ||
+        std::stoi(std::string(port)) > 65535 || std::stoi(std::string(port)) == 0) {
+      return false;
+    }
+  }
+  if (host.starts_with('[')) {
+    return host.ends_with(']') && host.size() > 3 &&
+           host.substr(1, host.size() - 2).find_first_not_of("0123456789abcdefABCDEF:.") ==
+               std::string_view::npos;
+  }
+  return !host.empty() && host.size() <= 253 && std::all_of(host.begin(), host.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || c == '-' ||
+           c == '.' || c == '_';
+  });
+}
+
 bool Anything(const std::string& text) { return !text.empty() && text.size() <= 4096; }
 
 bool IsSecret(const std::string& text) {

@@ -36,6 +36,8 @@ MaybeProblem ReadMap(const std::vector<Row>& rows, const Node& node);
 
 bool Anything(const std::string& text);  // 1 to 4,096 bytes
 bool IsSecret(const std::string& text);  // "env:NAME" or "file:PATH"
+// http or https, a host, perhaps a port and a path; nothing that could hold a secret.
+bool IsUrl(const std::string& text);
 
 Row Flag(std::string path, bool& slot);
 Row Integer(std::string path, uint64_t& slot, uint64_t min, uint64_t max);
@@ -64,6 +66,32 @@ Row Choice(std::string path, Enum& slot, std::vector<std::string_view> names) {
             return std::nullopt;
           },
           [&slot, names] { return json::Value(names[static_cast<size_t>(slot)]); }};
+}
+
+// A list of maps, each with the rows that `rows` binds; `check` says what is wrong with a whole
+// one.
+template <typename T>
+Row ListOf(std::string path, std::string allowed, std::vector<T>& slot,
+           std::vector<Row> (*rows)(T&), std::string (*check)(const T&)) {
+  return {std::move(path), std::move(allowed),
+          [&slot, rows, check](const Node& n) -> MaybeProblem {
+            if (n.kind != Node::Kind::kList) return NotAllowed(n);
+            slot.clear();
+            for (const Node& item : n.items) {
+              if (item.kind != Node::Kind::kMap) {
+                return Wrong(item, "an item that is no map is not allowed here");
+              }
+              T& value = slot.emplace_back();
+              if (auto problem = ReadMap(rows(value), item)) return problem;
+              if (std::string what = check(value); !what.empty()) return Wrong(item, what);
+            }
+            return std::nullopt;
+          },
+          [&slot, rows] {
+            json::Value list = json::Value::MakeArray();
+            for (T& value : slot) list.Append(WriteRows(rows(value)));
+            return list;
+          }};
 }
 
 }  // namespace verbatim::policies

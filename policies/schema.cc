@@ -228,7 +228,7 @@ std::vector<Row> PolicyRows(Policy& p) {
 std::vector<Row> ConfigRows(Config& c) {
   ServerConfig& s = c.server;
   EngineConfig& e = c.engine;
-  return {
+  std::vector<Row> rows = {
       Text("server.listen", s.listen, "HOST:PORT", IsListen),
       Integer("server.threads", s.threads, 0, 1024),
       Text("server.tls.certificate", s.tls.certificate, "a PEM file's name", Anything),
@@ -271,6 +271,8 @@ std::vector<Row> ConfigRows(Config& c) {
       AccessRow(c.access),
       TenantsRow(c.tenants),
   };
+  AddLogRows(rows, c.log);
+  return rows;
 }
 
 Status ApplyRows(const std::vector<Row>& rows, const Node& root, const std::string& file,

@@ -61,6 +61,11 @@ Row AccessRow(AccessConfig& slot);
 Row TenantsRow(Tenants& slot);
 Row RedactRow(std::vector<RedactRule>& slot);
 
+// The rows under "log" that LogConfig holds (schema_log.cc), and what is wrong with them together:
+// "log.KEY: what; allowed: ...", or "".
+void AddLogRows(std::vector<Row>& rows, LogConfig& c);
+std::string CheckLog(const LogConfig& c);
+
 // Sets what `root` says, through `rows`. The first problem ends it: kInvalid, "FILE:LINE: KEY:
 // what; allowed: ...". `prefix` ("policy.", or "") stands before every path in errors.
 Status ApplyRows(const std::vector<Row>& rows, const Node& root, const std::string& file,

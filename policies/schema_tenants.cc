@@ -106,32 +106,6 @@ std::vector<Row> IssuerRows(JwtIssuerConfig& i) {
           TextMap("roles", i.roles, "VALUE: client|operator|auditor", Anything)};
 }
 
-// A list of maps, each with the rows that `rows` binds; `check` says what is wrong with a whole
-// one.
-template <typename T>
-Row ListOf(std::string path, std::string allowed, std::vector<T>& slot,
-           std::vector<Row> (*rows)(T&), std::string (*check)(const T&)) {
-  return {std::move(path), std::move(allowed),
-          [&slot, rows, check](const Node& n) -> MaybeProblem {
-            if (n.kind != Node::Kind::kList) return NotAllowed(n);
-            slot.clear();
-            for (const Node& item : n.items) {
-              if (item.kind != Node::Kind::kMap) {
-                return Wrong(item, "an item that is no map is not allowed here");
-              }
-              T& value = slot.emplace_back();
-              if (auto problem = ReadMap(rows(value), item)) return problem;
-              if (std::string what = check(value); !what.empty()) return Wrong(item, what);
-            }
-            return std::nullopt;
-          },
-          [&slot, rows] {
-            json::Value list = json::Value::MakeArray();
-            for (T& value : slot) list.Append(WriteRows(rows(value)));
-            return list;
-          }};
-}
-
 std::string CheckKey(const InlineKey& k) {
   if (k.id.empty()) return "a key without id";
   if (k.secret.empty() == k.sha256.empty()) {

@@ -1,10 +1,9 @@
-// C2SP signed notes (c2sp.org/signed-note), checkpoints (c2sp.org/tlog-checkpoint) and their
-// Ed25519 keys. Parsing is strict: what another implementation might read differently is refused.
-// Values only; all functions may be called from any thread.
+// C2SP signed notes (c2sp.org/signed-note) and checkpoints (c2sp.org/tlog-checkpoint). Parsing is
+// strict: what another implementation might read differently is refused. Values only; all functions
+// may be called from any thread.
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,33 +11,9 @@
 
 #include "base/bytes.h"
 #include "base/result.h"
+#include "store/signer.h"
 
 namespace verbatim::store {
-
-// A key's name: not empty, UTF-8 without white space, plus signs and control characters.
-bool IsKeyName(std::string_view name);
-
-// "<name>+<8 hex>+<base64(0x01 || public key)>", key id = SHA-256(name \n 0x01 public key)[:4].
-struct VerifierKey {
-  std::string name;
-  uint32_t id = 0;
-  std::string public_key;  // 32 bytes
-};
-// kInvalid for any other text, kUnsupported for an algorithm other than Ed25519.
-Result<VerifierKey> ParseVerifierKey(std::string_view vkey);
-std::string FormatVerifierKey(const VerifierKey& key);
-VerifierKey MakeVerifierKey(std::string_view name, std::string_view public_key);
-
-// Who signs. The file-based one is below; a token's comes later.
-class Signer {
- public:
-  virtual ~Signer() = default;
-  virtual const VerifierKey& key() const = 0;
-  virtual Result<std::string> Sign(std::string_view message) const = 0;  // 64 bytes
-};
-// From "PRIVATE+KEY+<name>+<8 hex>+<base64(0x01 || seed)>".
-Result<std::unique_ptr<Signer>> SignerFromText(std::string_view skey);
-std::string FormatSignerKey(std::string_view name, std::string_view seed);
 
 struct NoteSignature {
   std::string name;
@@ -49,6 +24,8 @@ struct Note {
   std::string text;  // with its last newline, without the blank line
   std::vector<NoteSignature> verified, unverified;
 };
+// Text and signatures, none of them verified. kInvalid: malformed.
+Result<Note> ParseNote(std::string_view note);
 // Text and signatures of a note. kInvalid: malformed. kCorrupt: a signature by one of `keys` is
 // wrong. kNotFound: no signature by any of them.
 Result<Note> OpenNote(std::string_view note, std::span<const VerifierKey> keys);
@@ -66,5 +43,15 @@ Result<TreeHead> ParseCheckpoint(std::string_view text);
 std::string FormatCheckpoint(const TreeHead& checkpoint);
 // A checkpoint of this origin, signed by this key.
 Result<TreeHead> OpenCheckpoint(std::string_view note, const VerifierKey& key);
+
+// A key of the log and the sizes of the heads that it signs: from `from` up to, and without, the
+// next key's. A log's keys are held in this order; the first one's `from` is 0.
+struct LogKey {
+  VerifierKey key;
+  uint64_t from = 0;
+};
+// A checkpoint signed by the one of these keys that signs heads of its size. kCorrupt where another
+// of them signed it.
+Result<TreeHead> OpenCheckpoint(std::string_view note, std::span<const LogKey> keys);
 
 }  // namespace verbatim::store

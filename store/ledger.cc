@@ -448,6 +448,12 @@ Result<Receipt> Ledger::FindReceipt(std::string_view request_id) const {
   return state_->reader->FindReceipt(request_id);
 }
 
+Result<std::string> Ledger::Tile(std::string_view path) const {
+  Result<TilePath> tile = ParseTilePath(path);
+  if (!tile.ok()) return Error{Code::kNotFound, tile.error().message};
+  return state_->reader->Tile(*tile, state_->publisher->newest().size);
+}
+
 std::string Ledger::Checkpoint() const { return state_->publisher->newest().note; }
 
 LogIdentity Ledger::Log() const {

@@ -185,6 +185,9 @@ class Ledger {
   // kUnavailable until a checkpoint covers the entry (within publish_interval).
   Result<EntryProof> Proof(uint64_t entry) const;
   Result<Receipt> FindReceipt(std::string_view request_id) const;
+  // Bytes of a tile or entry bundle of the published tree, by its path (tiles.h). kNotFound for any
+  // other path.
+  Result<std::string> Tile(std::string_view path) const;
   // The newest published checkpoint, a signed note.
   std::string Checkpoint() const;
   LogIdentity Log() const;

@@ -46,6 +46,45 @@ Result<Digest> Reader::ReadNode(unsigned level, uint64_t index) const {
   return ToDigest(**row);
 }
 
+Result<std::string> Reader::Tile(const TilePath& tile, uint64_t size) const {
+  if (!TreeHasTile(tile, size)) {
+    return Error{Code::kNotFound, "the tree of " + std::to_string(size) + " entries has no tile/" +
+                                      FormatTilePath(tile)};
+  }
+  const uint64_t begin = tile.index * kTileWidth, end = begin + tile.width;
+  const Error damaged{Code::kCorrupt,
+                      "tile/" + FormatTilePath(tile) + " is damaged; run verbatim fsck"};
+  std::string bytes;
+  uint64_t next = begin;
+  Status problem;
+  const auto add_hash = [&](std::string_view key, std::string_view hash) {
+    const bool fits = key == NodeKey(8 * tile.level, next) && hash.size() == 32;
+    if (!fits) problem = damaged;
+    bytes += hash;
+    ++next;
+    return fits;
+  };
+  const auto add_entry = [&](std::string_view key, std::string_view leaf) {
+    const bool fits = key == EntryKey(next) && leaf.size() <= kMaxLeafBytes;
+    if (!fits) problem = damaged;
+    AppendU16(bytes, static_cast<uint16_t>(leaf.size()));
+    bytes += leaf;
+    ++next;
+    return fits;
+  };
+  Status scanned;
+  if (tile.entries) {
+    scanned = kv_.Scan(Table::kLeaf, EntryKey(begin), EntryKey(end), add_entry);
+  } else {
+    scanned = kv_.Scan(Table::kNode, NodeKey(8 * tile.level, begin), NodeKey(8 * tile.level, end),
+                       add_hash);
+  }
+  if (!scanned.ok()) return scanned.error();
+  if (!problem.ok()) return problem.error();
+  if (next != end) return damaged;
+  return bytes;
+}
+
 Result<std::string> Reader::LeafBytes(uint64_t entry) const {
   Result<std::optional<std::string>> row = kv_.Get(Table::kLeaf, EntryKey(entry));
   if (!row.ok()) return row.error();

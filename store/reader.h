@@ -16,6 +16,7 @@
 #include "store/ledger.h"
 #include "store/merkle.h"
 #include "store/rows.h"
+#include "store/tiles.h"
 
 namespace verbatim::store {
 
@@ -41,6 +42,10 @@ class Reader {
   NodeReader nodes() const {
     return [this](unsigned level, uint64_t index) { return ReadNode(level, index); };
   }
+
+  // A tile's hashes or a bundle's entries (each with its length u16), as tlog-tiles serves them.
+  // kNotFound where the tree of `size` leaves has it not.
+  Result<std::string> Tile(const TilePath& tile, uint64_t size) const;
 
   Result<std::string> LeafBytes(uint64_t entry) const;
   Result<EntryView> Entry(uint64_t entry, bool private_parts) const;

@@ -141,6 +141,32 @@ TEST(OperatorApi, TheRest) {
 }
 
 // Whoever spreads load sees that the ledger took nothing, until it takes something again.
+// What a client of tlog-tiles fetches, and a tlog-proof file, by their media types.
+TEST(OperatorApi, LogAsOthersReadIt) {
+  Harness h;
+  h.Do({});
+  const json::Value receipt = Get(h, "/verbatim/v1/receipts/req_0");
+  const std::string entry = std::to_string(*receipt.Find("entry")->AsUint64());
+  const auto get = [&](const std::string& path, const std::string& query = "") {
+    return h.Do({.path = path, .method = "GET", .query = query});
+  };
+  const std::string width = std::to_string(*receipt.Find("proof")->Find("tree_size")->AsUint64());
+  auto hashes = get("/log/tile/0/000.p/" + width);
+  auto entries = get("/log/tile/entries/000.p/" + width);
+  EXPECT_EQ(hashes->status(), 200);
+  EXPECT_EQ(hashes->header("content-type"), "application/octet-stream");
+  EXPECT_EQ(HexEncode(hashes->body().substr(hashes->body().size() - 32)),
+            Text(receipt, "leaf_hash"));
+  EXPECT_TRUE(entries->body().ends_with(*Base64Decode(Text(receipt, "leaf"))));
+  for (const char* path : {"/log/tile/0/000", "/log/tile/0/0", "/log/tile/0/000.p/0",
+                           "/log/tile/64/000.p/1", "/log/tile/0/x000/000", "/log/tile/x"}) {
+    EXPECT_EQ(get(path)->status(), 404) << path;
+  }
+  auto proof = get("/verbatim/v1/entries/" + entry + "/proof", "form=tlog-proof");
+  EXPECT_TRUE(proof->body().starts_with("c2sp.org/tlog-proof@v1\nindex " + entry + "\n"));
+  EXPECT_NE(proof->body().find("\n\n" + h.ledger->Log().origin + "\n"), std::string::npos);
+}
+
 TEST(OperatorApi, ReadyWhileTheLedgerTakesEntries) {
   Harness h;
   const auto status = [&](const char* path) {
