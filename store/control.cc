@@ -8,6 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -21,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kMaxLine = 4096;
+constexpr size_t kMaxLine = 65536;
 constexpr size_t kMaxClients = 32;
 constexpr int kAnswerTimeoutMillis = 120'000;
 
@@ -97,8 +98,9 @@ struct ControlServer::Client {
   std::vector<std::string> snapshots;
 };
 
-Result<std::unique_ptr<ControlServer>> ControlServer::Start(const DataFolder& folder, Kv& kv) {
-  std::unique_ptr<ControlServer> server(new ControlServer(folder, kv));
+Result<std::unique_ptr<ControlServer>> ControlServer::Start(const DataFolder& folder, Kv& kv,
+                                                            ControlCommands commands) {
+  std::unique_ptr<ControlServer> server(new ControlServer(folder, kv, std::move(commands)));
   std::error_code error;
   for (fs::directory_iterator left(folder.temporary(), error), end; !error && left != end;
        left.increment(error)) {
@@ -176,8 +178,16 @@ void ControlServer::Run() {
   for (const Client& client : clients) ::close(client.fd);
 }
 
-std::string ControlServer::Answer(Client& client, std::string_view command) {
-  if (command != "snapshot") return "error unknown command; there is: snapshot";
+std::string ControlServer::Answer(Client& client, std::string_view line) {
+  const size_t space = std::min(line.find(' '), line.size());
+  const std::string_view command = line.substr(0, space);
+  if (const auto found = commands_.find(command); found != commands_.end()) {
+    Result<std::string> done = found->second(line.substr(std::min(space + 1, line.size())));
+    std::string answer = done.ok() ? "ok " + *done : "error " + done.error().message;
+    std::replace(answer.begin(), answer.end(), '\n', ' ');
+    return answer;
+  }
+  if (line != "snapshot") return "error this server does not know the command; is it older?";
   const std::string path = folder_.temporary() + "/snapshot-" + std::to_string(::getpid()) + "-" +
                            std::to_string(next_snapshot_++);
   client.snapshots.push_back(path);
@@ -200,40 +210,79 @@ Status ControlServer::MakeSnapshot(const std::string& path) {
   return LinkKeyring(folder_.keyring(), path + "/keyring");
 }
 
-Result<SnapshotLease> SnapshotLease::Request(const DataFolder& folder) {
+namespace {
+
+// A connection and the text behind the "ok" of its first answer.
+struct Asked {
+  int fd = -1;
+  std::string text{};
+  Asked() = default;
+  Asked(Asked&& other) noexcept : fd(std::exchange(other.fd, -1)), text(std::move(other.text)) {}
+  Asked& operator=(Asked&&) = delete;
+  ~Asked() {
+    if (fd >= 0) ::close(fd);
+  }
+};
+
+Result<Asked> Ask(const DataFolder& folder, std::string_view line) {
   const SocketAddress address(folder.path());
   const Error absent{Code::kNotFound, "no server answers at " + folder.control_socket()};
   if (address.folder_fd < 0) return absent;
-  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return SocketError("cannot open a socket for", folder.path());
-  SnapshotLease lease(fd);
-  if (::connect(fd, address.get(), sizeof(address.address)) != 0) return absent;
-  constexpr std::string_view kCommand = "snapshot\n";
-  if (::send(fd, kCommand.data(), kCommand.size(), MSG_NOSIGNAL) !=
-      static_cast<ssize_t>(kCommand.size())) {
+  Asked asked;
+  asked.fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (asked.fd < 0) return SocketError("cannot open a socket for", folder.path());
+  if (::connect(asked.fd, address.get(), sizeof(address.address)) != 0) return absent;
+  const std::string sent = std::string(line) + "\n";
+  if (sent.size() > kMaxLine || line.find('\n') != std::string_view::npos) {
+    return Error{Code::kInvalid, "too much for one command to the server; ask for less at once"};
+  }
+  if (::send(asked.fd, sent.data(), sent.size(), MSG_NOSIGNAL) !=
+      static_cast<ssize_t>(sent.size())) {
     return SocketError("cannot write to", folder.control_socket());
   }
   std::string answer;
   while (answer.find('\n') == std::string::npos && answer.size() <= kMaxLine) {
-    pollfd polled{fd, POLLIN, 0};
+    pollfd polled{asked.fd, POLLIN, 0};
     const int ready = ::poll(&polled, 1, kAnswerTimeoutMillis);
     if (ready < 0 && errno == EINTR) continue;
     char buffer[512];
-    const ssize_t n = ready > 0 ? ::read(fd, buffer, sizeof(buffer)) : 0;
+    const ssize_t n = ready > 0 ? ::read(asked.fd, buffer, sizeof(buffer)) : 0;
     if (n <= 0) {
-      return Error{Code::kUnavailable, "the server at " + folder.path() +
-                                           " did not make a snapshot; try again, or stop it"};
+      return Error{Code::kUnavailable,
+                   "the server at " + folder.path() + " did not answer; try again, or stop it"};
     }
     answer.append(buffer, static_cast<size_t>(n));
   }
+  constexpr std::string_view kOk = "ok ";
   const size_t end = answer.find('\n');
-  const std::string name = answer.substr(0, end);
-  if (end == std::string::npos || !name.starts_with("ok tmp/snapshot-") ||
-      name.find('/', 7) != std::string::npos) {
-    return Error{Code::kUnavailable,
-                 "the server at " + folder.path() + " answered: " + name.substr(0, 200)};
+  if (end == std::string::npos || !answer.starts_with(kOk)) {
+    return Error{Code::kUnavailable, "the server at " + folder.path() + " answered: " +
+                                         answer.substr(0, std::min<size_t>(end, 500))};
   }
-  lease.path_ = folder.path() + "/" + name.substr(3);
+  asked.text = answer.substr(kOk.size(), end - kOk.size());
+  return asked;
+}
+
+}  // namespace
+
+Result<std::string> AskServer(const DataFolder& folder, std::string_view line) {
+  Result<Asked> asked = Ask(folder, line);
+  if (!asked.ok()) return asked.error();
+  return std::move(asked->text);
+}
+
+Result<SnapshotLease> SnapshotLease::Request(const DataFolder& folder) {
+  Result<Asked> asked = Ask(folder, "snapshot");
+  if (!asked.ok()) return asked.error();
+  constexpr std::string_view kPlace = "tmp/snapshot-";
+  if (!asked->text.starts_with(kPlace) ||
+      asked->text.find('/', kPlace.size()) != std::string::npos) {
+    return Error{Code::kUnavailable,
+                 "the server at " + folder.path() + " answered: " + asked->text.substr(0, 200)};
+  }
+  SnapshotLease lease;
+  lease.fd_ = std::exchange(asked->fd, -1);
+  lease.path_ = folder.path() + "/" + asked->text;
   lease.hold_fd_ = Hold(lease.path_, LOCK_SH | LOCK_NB);
   if (lease.hold_fd_ < 0) {
     return Error{Code::kUnavailable, "the server at " + folder.path() + " is stopping; try again"};

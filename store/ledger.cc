@@ -114,7 +114,28 @@ AppendRequest ServerEntry(Kind kind, const std::string& manifest, json::Value de
   return request;
 }
 
+// The control socket's "exported": the argument of ExportedEntry -> the entry's number.
+Result<std::string> RecordExport(Ledger& ledger, std::string_view argument) {
+  Result<AppendRequest> entry = ExportedEntry(argument);
+  if (!entry.ok()) return entry.error();
+  Result<Appended> appended = ledger.Append(std::move(*entry));
+  if (!appended.ok()) return appended.error();
+  return std::to_string(appended->entry);
+}
+
 }  // namespace
+
+Result<AppendRequest> ExportedEntry(std::string_view argument) {
+  Result<json::Value> value = json::Parse(argument);
+  const json::Value* detail = value.ok() ? value->Find("detail") : nullptr;
+  const json::Value* extra = value.ok() ? value->Find("extra") : nullptr;
+  if (!detail || !detail->is_object() || !extra || !extra->is_object()) {
+    return Error{Code::kInvalid, "exported: give {\"detail\": {...}, \"extra\": {...}}"};
+  }
+  AppendRequest entry = ServerEntry(Kind::kExported, "", *detail);
+  entry.record.extra = *extra;
+  return entry;
+}
 
 Status Ledger::State::CheckAgainst(const TreeHead& kept, const TreeState& state) const {
   if (kept.size > state.tree.size()) {
@@ -293,7 +314,12 @@ Result<std::unique_ptr<Ledger>> Ledger::Open(DataFolder folder, LedgerOptions op
       ServerEntry(Kind::kServerStarted, s.options.manifest, std::move(detail)), *open_intents);
   if (!started.ok()) return started.error();
   if (s.options.control_socket) {
-    Result<std::unique_ptr<ControlServer>> control = ControlServer::Start(s.folder, *s.kv);
+    ControlCommands commands;
+    commands.emplace("exported", [&log = *ledger](std::string_view argument) {
+      return RecordExport(log, argument);
+    });
+    Result<std::unique_ptr<ControlServer>> control =
+        ControlServer::Start(s.folder, *s.kv, std::move(commands));
     if (!control.ok()) return control.error();
     s.control = std::move(*control);
   }

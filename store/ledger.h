@@ -143,6 +143,10 @@ struct LedgerLag {
   int64_t oldest_micros = 0;  // how long the oldest of them has waited; 0 where there is none
 };
 
+// The entry that says that entries were exported, from the JSON object {"detail", "extra"}: public
+// facts for the leaf, and private ones (FORMAT.md). kInvalid for other text.
+Result<AppendRequest> ExportedEntry(std::string_view argument);
+
 struct LogIdentity {
   std::string origin;
   std::string vkey;
