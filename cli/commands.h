@@ -9,6 +9,8 @@ namespace verbatim::cli {
 
 // Commands, in the order of the help.
 void AddFsck(CLI::App& app);
+void AddExport(CLI::App& app);
+void AddVerify(CLI::App& app);
 void AddServe(CLI::App& app);
 void AddGenerate(CLI::App& app);
 void AddModels(CLI::App& app);

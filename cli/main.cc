@@ -22,6 +22,8 @@ int Run(int argc, char** argv) {
   app.require_subcommand(1);
   // The commands, in the order of the help.
   verbatim::cli::AddFsck(app);
+  verbatim::cli::AddExport(app);
+  verbatim::cli::AddVerify(app);
   verbatim::cli::AddServe(app);
   verbatim::cli::AddGenerate(app);
   verbatim::cli::AddModels(app);

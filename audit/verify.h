@@ -1,0 +1,72 @@
+// Checks an evidence bundle offline, item by item: what holds, what does not, and what cannot be
+// known from the bundle. Every byte of it is hostile until checked. tools/verify_bundle.py is a
+// second implementation of the same checks (audit/FORMAT.md, Checks); they agree on every bundle.
+//
+// Values only; all functions may be called from any thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "base/result.h"
+#include "store/checkpoint.h"
+#include "store/records.h"
+
+namespace verbatim::audit {
+
+struct Note {
+  std::string subject;  // "entry 12", a file's name, "tenant <pseudonym>"
+  std::string what;     // printable text
+};
+
+// One line of the report. `name` is one of FORMAT.md's.
+struct Check {
+  std::string name;
+  uint64_t holds = 0;  // how many things do
+  std::vector<Note> fails, unknown;
+};
+
+struct Verification {
+  uint64_t size = 0, from = 0, to = 0;  // as bundle.json says, once it could be read
+  std::string origin, root;             // root in hex; empty where no checkpoint could be opened
+  std::vector<Check> checks;
+  bool holds() const;  // nothing fails
+};
+
+// An entry of the embedded engine that can be executed again.
+struct ExecutableEntry {
+  uint64_t entry = 0;
+  store::Leaf leaf;
+  store::Record record;
+  std::string_view request, response;
+};
+// Executes it again. ok: the same bytes and logits chains. kUnsupported: it is none that this model
+// file can execute (unknown); any other error fails the check.
+using Executor = std::function<Status(const ExecutableEntry&)>;
+
+struct WitnessKey {
+  std::string name;
+  uint32_t id = 0;
+  std::string public_key;  // 32 bytes
+};
+// "<name>+<8 hex>+<base64(0x04 || Ed25519 public key)>" (c2sp.org/tlog-cosignature). kInvalid.
+Result<WitnessKey> ParseWitnessKey(std::string_view vkey);
+
+struct VerifyOptions {
+  std::optional<store::VerifierKey> key;  // the log's, from elsewhere than the bundle
+  std::vector<WitnessKey> witnesses;      // each must have cosigned the checkpoint
+  Executor execute;                       // null: nothing is executed again
+};
+
+Verification VerifyBundle(std::string_view archive, const VerifyOptions& options);
+
+json::Value ToJson(const Verification& verification);
+// For people: a line a check, and below it what fails and what cannot be known.
+std::string ToText(const Verification& verification);
+
+}  // namespace verbatim::audit
