@@ -34,7 +34,9 @@ uint64_t ReadBigEndian(std::string_view bytes, size_t n) {
 }
 
 void AppendBigEndian(std::string& out, uint64_t v, int n) {
-  for (int i = n - 1; i >= 0; --i) out += static_cast<char>(v >> (8 * i) & 0xff);
+  char bytes[8];
+  for (int i = 0; i < n; ++i) bytes[i] = static_cast<char>(v >> (8 * (n - 1 - i)) & 0xff);
+  out.append(bytes, static_cast<size_t>(n));
 }
 
 }  // namespace

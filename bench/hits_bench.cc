@@ -47,7 +47,7 @@ store::HitRequest Hit(uint64_t thread, uint64_t number) {
   hit.key_id = "key-1";
   hit.request_id = "req_" + HexEncode(id);
   hit.new_request_id = true;
-  hit.extra = json::Object{{"form", "plain"}, {"include_usage", false}};
+  hit.extra = R"({"form":"plain","include_usage":false})";
   return hit;
 }
 

@@ -19,14 +19,9 @@ constexpr uint64_t kOpenLengthTokens = 1024;  // expected where a request names 
 
 }  // namespace
 
-std::optional<HttpError> Admission::Admit(Call& call, const std::shared_ptr<Ticket>& ticket) const {
-  if (!limiter_) return std::nullopt;
-  auto admission = limiter_->Admit(call.principal, 0, NowMicros());
-  if (admission.refusal) return admission.refusal;
-  call.limit_headers = std::move(admission.headers);
-  *ticket = std::move(admission.ticket);
-  call.ticket = ticket;
-  return std::nullopt;
+Allowance Admission::Admit(const Principal& principal) const {
+  if (!limiter_) return {};
+  return limiter_->Admit(principal, 0, NowMicros());
 }
 
 asio::awaitable<void> Admission::TurnAway(Call& call, const HttpError& over, ResponseSink& sink,
@@ -57,22 +52,25 @@ void Admission::Settle(Ticket& ticket, const Settled& settled) {
 
 void Admission::Account(Endpoint endpoint, const Request& http, ResponseSink& sink,
                         const Outcome& outcome) const {
-  AccessNotes notes;
-  notes.cache = outcome.cache;
-  notes.entry = outcome.entry;
-  notes.pending = outcome.pending;
-  if (const Call* call = outcome.answered.get()) {
-    notes.model = call->request.model;
-    if (call->prepared) notes.upstream = UpstreamOf(*call->prepared);
-    if (call->fingerprint) notes.fingerprint = HexEncode(*call->fingerprint);
+  const Call* call = outcome.answered.get();
+  const std::string_view model = call ? std::string_view(call->request.model) : "";
+  const std::string upstream = call && call->prepared ? UpstreamOf(*call->prepared) : "";
+  if (sink.TakesNotes()) {
+    AccessNotes notes;
+    notes.model = model;
+    notes.upstream = upstream;
+    notes.cache = outcome.cache;
+    notes.entry = outcome.entry;
+    notes.pending = outcome.pending;
+    if (call && call->fingerprint) notes.fingerprint = HexEncode(*call->fingerprint);
+    if (auto trace = TraceOf(http.headers)) notes.trace_id = TraceIdText(*trace);
+    sink.Note(notes);
   }
-  if (auto trace = TraceOf(http.headers)) notes.trace_id = TraceIdText(*trace);
-  sink.Note(notes);
   metrics_.CountAnswered({.endpoint = EndpointPath(endpoint),
                           .cache = outcome.cache,
                           .status = outcome.status,
-                          .model = notes.model,
-                          .provider = notes.upstream,
+                          .model = model,
+                          .provider = upstream,
                           .error_type = outcome.error,
                           .seconds = static_cast<double>(NowMicros() - http.received_micros) * 1e-6,
                           .first_token_seconds = outcome.first_token_seconds,

@@ -23,9 +23,8 @@ class Admission {
   Admission(Limiter* limiter, Refusals& refusals, Metrics& metrics)
       : limiter_(limiter), refusals_(refusals), metrics_(metrics) {}
 
-  // One request of the caller's limits, held by `ticket`; or why not. The tokens are taken where a
-  // run begins.
-  std::optional<HttpError> Admit(Call& call, const std::shared_ptr<Ticket>& ticket) const;
+  // One request of the caller's limits, or why not. The tokens are taken where a run begins.
+  Allowance Admit(const Principal& principal) const;
 
   // What the run may take of the tokens of whoever leads it; who joins takes none.
   std::optional<HttpError> Reserve(const Call& call) const;

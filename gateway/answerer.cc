@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "gateway/http_response.h"
 #include "gateway/rendition.h"
 #include "gateway/wakeup.h"
 #include "gateway/wire/reply_convert.h"
@@ -27,11 +28,14 @@ std::string MissName(const Call& call) {
   return call.decision.mode == Mode::kBypass ? "bypass" : "miss";
 }
 
+bool HasLimits(const Headers& headers) {
+  return std::any_of(headers.begin(), headers.end(),
+                     [](const auto& header) { return header.first.starts_with("x-ratelimit-"); });
+}
+
 // An upstream's own limits say nothing to a client that has limits here.
 void AddAll(Headers& headers, const Headers& more) {
-  const bool limited = std::any_of(headers.begin(), headers.end(), [](const auto& header) {
-    return header.first.starts_with("x-ratelimit-");
-  });
+  const bool limited = HasLimits(headers);
   for (const auto& header : more) {
     if (!limited || !header.first.starts_with("x-ratelimit-")) headers.push_back(header);
   }
@@ -208,49 +212,71 @@ std::optional<Rendition> RenderStored(const Call& call, const store::StoredResul
   return RenderReply(call.endpoint, *reply, result.response, usage, FormOf(call.request));
 }
 
-asio::awaitable<bool> Answerer::ServeHit(std::shared_ptr<const Call> call, SharedResult result,
-                                         ResponseSink& sink, Outcome& outcome) {
-  const store::StoredResult& hit = *result;
+uint64_t HitAnswer::bytes() const {
+  uint64_t bytes = sizeof(*this) + fields.text.size() * 2 + trace.extra.size();
+  for (const auto& header : headers) bytes += sizeof(header);
+  if (body) bytes += body->size();
+  return bytes;
+}
+
+Result<std::shared_ptr<const HitAnswer>> Answerer::AnswerOf(const std::shared_ptr<const Call>& call,
+                                                            const store::StoredResult& hit) const {
   const AnswerForm form = FormOf(call->request);
-  Rendition answer;
-  std::optional<Verification> recorded;
+  auto answer = std::make_shared<HitAnswer>();
+  answer->streamed = form.streamed;
   if (ReplyOf(hit.record)) {
     auto rendered = RenderStored(*call, hit);
-    if (!rendered) co_return false;
-    answer = *std::move(rendered);
-  } else {
-    answer.streamed = form.streamed;
-    answer.converted = FormOf(hit.record) != form;
-    answer.body = hit.response;
-  }
-  if (call->decision.mode == Mode::kVerify || (answer.converted && !ReplyOf(hit.record))) {
+    if (!rendered) return std::shared_ptr<const HitAnswer>();
+    answer->status = rendered->status;
+    answer->converted = rendered->converted;
+    answer->headers = std::move(rendered->headers);
+    if (rendered->body != hit.response) answer->body = std::move(rendered->body);
+  } else if (FormOf(hit.record) != form) {
     auto loaded = LoadRecorded(ledger_, hit.entry, call);
-    if (!loaded.ok()) {
-      co_await Refuse(*call, Kind::kFailed, StoreFailed(loaded.error()), sink, outcome);
-      co_return true;
-    }
-    recorded = *std::move(loaded);
-    if (!recorded->recorded.reply && answer.converted) {
-      answer.body = Render(recorded->head, recorded->recorded.trace, form);
-    }
+    if (!loaded.ok()) return loaded.error();
+    answer->converted = true;
+    answer->body = Render(loaded->head, loaded->recorded.trace, form);
   }
-
-  // The hit's own trace stands before its last byte leaves.
-  store::HitRequest trace = HitEntry(*call, *call, Kind::kHit, hit.entry, hit.record.output_digest);
-  if (Status s = co_await RecordHit(std::move(trace)); !s.ok()) {
-    co_await Refuse(*call, Kind::kFailed, RecordingFailed(), sink, outcome);
-    co_return true;
-  }
-  outcome.entry = hit.entry;
-  outcome.pending = !call->decision.strict_hits;
-  outcome.cache = answer.converted ? "hit; converted" : "hit";
-  outcome.status = answer.status;
-  Headers headers = AnswerHeaders(*call, *call, outcome.cache, hit.leaf.manifest);
+  const std::string cache = answer->converted ? "hit; converted" : "hit";
+  answer->has_limits = HasLimits(answer->headers);
+  Headers headers = AnswerHeaders(*call, *call, cache, hit.leaf.manifest);
   if (hit.record.output_digest) AddEntry(headers, hit.entry, *hit.record.output_digest);
-  Status sent = co_await Send(sink, std::move(answer), std::move(headers));
+  AddAll(headers, answer->headers);
+  answer->headers = std::move(headers);
+  const bool anthropic = ErrorFormOf(call->endpoint) == ErrorForm::kAnthropic;
+  answer->fields = RenderFields(answer->headers, anthropic);
+  answer->trace = HitEntry(*call, *call, Kind::kHit, hit.entry, hit.record.output_digest);
+  return std::shared_ptr<const HitAnswer>(std::move(answer));
+}
+
+asio::awaitable<std::optional<HttpError>> Answerer::ServeHit(
+    std::shared_ptr<const Call> call, std::string_view request_id, SharedResult result,
+    std::shared_ptr<const HitAnswer> answer, Headers limits, ResponseSink& sink, Outcome& outcome) {
+  outcome.answered = call;
+  std::optional<Verification> recorded;
+  if (call->decision.mode == Mode::kVerify) {
+    auto loaded = LoadRecorded(ledger_, result->entry, call);
+    if (!loaded.ok()) co_return StoreFailed(loaded.error());
+    recorded = *std::move(loaded);
+  }
+  // The hit's own trace stands before its last byte leaves.
+  store::HitRequest trace = answer->trace;
+  trace.request_id = request_id;
+  const Status traced = co_await RecordHit(std::move(trace));
+  if (!traced.ok()) co_return RecordingFailed();
+  outcome.entry = result->entry;
+  outcome.pending = !call->decision.strict_hits;
+  outcome.cache = answer->converted ? "hit; converted" : "hit";
+  outcome.status = answer->status;
+  const std::string_view body = answer->body ? *answer->body : result->response;
+  const RenderedFields none;
+  const bool replaces_limits = answer->has_limits && !limits.empty();
+  if (replaces_limits) AddAll(limits, answer->headers);
+  const RenderedFields& fields = replaces_limits ? none : answer->fields;
+  Status sent = co_await sink.SendRendered(answer->status, fields, limits, body, answer->streamed);
   if (!sent.ok()) outcome.status = 499;
-  if (call->decision.mode == Mode::kVerify) verifier_.Offer(*std::move(recorded));
-  co_return true;
+  if (recorded) verifier_.Offer(*std::move(recorded));
+  co_return std::nullopt;
 }
 
 asio::awaitable<bool> Answerer::Follow(const Call& call, InFlight::Seat& seat, ResponseSink& sink,

@@ -33,6 +33,19 @@ struct Outcome {
   uint64_t prompt_tokens = 0, output_tokens = 0;
 };
 
+// How a stored result answers one request and all that are equal to it, made once.
+struct HitAnswer {
+  int status = 200;
+  bool streamed = false, converted = false;
+  std::optional<std::string> body{};  // nothing: the recorded bytes as they are
+  Headers headers{};                  // but for those of limits
+  RenderedFields fields{};            // the same
+  bool has_limits = false;            // an upstream's x-ratelimit-* are among them
+  store::HitRequest trace{};          // but for the request's id
+
+  uint64_t bytes() const;  // of memory, about
+};
+
 // What the client gets where the ledger or the store of results failed.
 HttpError RecordingFailed();
 HttpError StoreFailed(const Error& error);
@@ -47,10 +60,19 @@ class Answerer {
   Answerer(store::Ledger& ledger, Verifier& verifier)
       : ledger_(ledger), hit_groups_(ledger), verifier_(verifier) {}
 
-  // A stored result, rendered anew where it was recorded in another form. False, and nothing was
-  // done, where that cannot be had without loss: it is a miss.
-  boost::asio::awaitable<bool> ServeHit(std::shared_ptr<const Call> call, SharedResult result,
-                                        ResponseSink& sink, Outcome& outcome);
+  // A stored result as an answer to `call`, rendered anew where it was recorded in another form.
+  // Null where that cannot be had without loss: it is a miss.
+  Result<std::shared_ptr<const HitAnswer>> AnswerOf(const std::shared_ptr<const Call>& call,
+                                                    const store::StoredResult& hit) const;
+
+  // Gives it to the request of that id; `call` is that request, or an equal one. Header fields of
+  // limits are this one's. An error: nothing was sent, and the ledger has no trace.
+  boost::asio::awaitable<std::optional<HttpError>> ServeHit(std::shared_ptr<const Call> call,
+                                                            std::string_view request_id,
+                                                            SharedResult result,
+                                                            std::shared_ptr<const HitAnswer> answer,
+                                                            Headers limits, ResponseSink& sink,
+                                                            Outcome& outcome);
 
   // What the run in `seat` makes, as it makes it, whoever leads it. False, and nothing was sent,
   // where it cannot be had in this client's form without loss: it has to run by itself.

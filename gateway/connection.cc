@@ -64,8 +64,11 @@ class Connection : public std::enable_shared_from_this<Connection>, public Respo
   awaitable<Status> Write(std::string_view bytes) override;
   awaitable<Status> Finish() override;
   awaitable<Status> SendStream(int status, Headers headers, std::string body) override;
+  awaitable<Status> SendRendered(int status, const RenderedFields& fields, const Headers& more,
+                                 std::string_view body, bool stream) override;
   ErrorForm error_form() const override { return ErrorFormOfPath(request_.path); }
   std::string_view request_id() const override { return request_.id; }
+  bool TakesNotes() const override { return Logs(); }
   void Note(const AccessNotes& notes) override {
     if (Logs()) access_.notes = notes;
   }
@@ -85,12 +88,14 @@ class Connection : public std::enable_shared_from_this<Connection>, public Respo
   void Report(const HttpError& error);
   awaitable<void> Refuse(HttpError error);
   awaitable<Status> Send(const Parts& parts);
-  std::string Head(int status, const Headers& headers, bool stream, size_t length);
+  std::string Head(int status, const RenderedFields& fields, const Headers& headers, bool stream,
+                   size_t length);
+  awaitable<Status> SendAll(std::string_view head, std::string_view body, bool stream);
   bool Logs() const {
     const AccessLog* log = state_.options.access_log;
     return log != nullptr && log->enabled();
   }
-  void NoteAnswer(int status, const Headers& headers);
+  void NoteAnswer(const Headers& headers);
   void LogAccess();
   bool HasNoBody(int status) const { return head_only_ || status == 204 || status == 304; }
   void CallGoneCallback();
@@ -318,8 +323,7 @@ awaitable<void> Connection::Run() {
 // ---- the access log ----
 
 // What an answer's own header fields say of it.
-void Connection::NoteAnswer(int status, const Headers& headers) {
-  access_.status = status;
+void Connection::NoteAnswer(const Headers& headers) {
   AccessNotes& notes = access_.answers;
   for (const auto& [name, value] : headers) {
     if (name == "Verbatim-Cache") {
@@ -370,16 +374,18 @@ void Connection::LogAccess() {
 
 // ---- answering ----
 
-std::string Connection::Head(int status, const Headers& headers, bool stream, size_t length) {
+std::string Connection::Head(int status, const RenderedFields& fields, const Headers& headers,
+                             bool stream, size_t length) {
   if (state_.draining || (stream && version_ == 10)) close_ = true;
-  if (Logs()) NoteAnswer(status, headers);
+  access_.status = status;
+  if (Logs()) NoteAnswer(headers);
   ResponseForm form;
   form.version = version_;
   form.stream = stream;
   form.close = close_;
   form.length = length;
   form.anthropic = error_form() == ErrorForm::kAnthropic;
-  return ResponseHead(status, headers, form, request_.id, io_.shard().Date());
+  return ResponseHead(status, fields, headers, form, request_.id, io_.shard().Date());
 }
 
 awaitable<Status> Connection::Send(const Parts& parts) {
@@ -393,19 +399,14 @@ awaitable<Status> Connection::Send(const Parts& parts) {
 awaitable<Status> Connection::SendWhole(int status, Headers headers, std::string body) {
   CHECK(answer_ == Answer::kNone);
   answer_ = Answer::kDone;
-  const std::string head = Head(status, headers, false, body.size());
-  Parts parts{head};
-  if (!HasNoBody(status)) {
-    parts[1] = body;
-    access_.bytes_out = body.size();
-  }
-  co_return co_await Send(parts);
+  const std::string head = Head(status, {}, headers, false, body.size());
+  co_return co_await SendAll(head, body, false);
 }
 
 awaitable<Status> Connection::StartStream(int status, Headers headers) {
   CHECK(answer_ == Answer::kNone);
   answer_ = Answer::kStreaming;
-  head_ = Head(status, headers, true, 0);
+  head_ = Head(status, {}, headers, true, 0);
   co_return ClientGone() ? GoneStatus() : Status();
 }
 
@@ -434,14 +435,32 @@ awaitable<Status> Connection::Finish() {
 awaitable<Status> Connection::SendStream(int status, Headers headers, std::string body) {
   CHECK(answer_ == Answer::kNone);
   answer_ = Answer::kDone;
-  const std::string head = Head(status, headers, true, 0);
+  const std::string head = Head(status, {}, headers, true, 0);
+  co_return co_await SendAll(head, body, true);
+}
+
+awaitable<Status> Connection::SendRendered(int status, const RenderedFields& fields,
+                                           const Headers& more, std::string_view body,
+                                           bool stream) {
+  CHECK(answer_ == Answer::kNone);
+  answer_ = Answer::kDone;
+  const std::string head = Head(status, fields, more, stream, body.size());
+  co_return co_await SendAll(head, body, stream);
+}
+
+// The whole of an answer.
+awaitable<Status> Connection::SendAll(std::string_view head, std::string_view body, bool stream) {
   const ChunkSize size(body.size());
   Parts parts{head};
-  if (!head_only_) access_.bytes_out = body.size();
-  if (!head_only_ && version_ == 10) parts[1] = body;
-  if (!head_only_ && version_ == 11) {
-    parts = {head, "0\r\n\r\n"};
-    if (!body.empty()) parts = {head, size.text(), body, "\r\n0\r\n\r\n"};
+  if (!HasNoBody(access_.status)) {
+    access_.bytes_out = body.size();
+    if (!stream || version_ == 10) {
+      parts[1] = body;
+    } else if (body.empty()) {
+      parts[1] = "0\r\n\r\n";
+    } else {
+      parts = {head, size.text(), body, "\r\n0\r\n\r\n"};
+    }
   }
   co_return co_await Send(parts);
 }

@@ -3,7 +3,6 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/associated_executor.hpp>
 #include <boost/asio/async_result.hpp>
-#include <boost/asio/dispatch.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/query.hpp>
 #include <boost/asio/this_coro.hpp>
@@ -26,14 +25,20 @@ constexpr size_t kMaxGroup = 64;
 
 }  // namespace
 
+// Whoever waits for a hit's row.
+struct Waiter {
+  virtual ~Waiter() = default;
+  virtual void Done(Status status) = 0;
+};
+
 struct HitGroups::Group {
   std::mutex mutex;     // guards what follows; one executor's coroutines may run on many threads
   bool closed = false;  // written, or being written: takes no more
   std::vector<store::HitRequest> hits;
-  std::vector<std::function<void(Status)>> waiting;  // in the order of `hits`
+  std::vector<std::unique_ptr<Waiter>> waiting;  // in the order of `hits`
 
   // Adds a hit and who waits for it; false where it takes no more.
-  bool Add(store::HitRequest& hit, std::function<void(Status)>& done) {
+  bool Add(store::HitRequest& hit, std::unique_ptr<Waiter>& done) {
     std::lock_guard lock(mutex);
     if (closed || hits.size() >= kMaxGroup) return false;
     hits.push_back(std::move(hit));
@@ -66,7 +71,7 @@ void HitGroups::WriteSoon(const asio::any_io_executor& executor, std::shared_ptr
     group->closed = true;
     lock.unlock();
     std::vector<Status> statuses = ledger_.RecordHits(group->hits);
-    for (size_t i = 0; i < statuses.size(); ++i) group->waiting[i](std::move(statuses[i]));
+    for (size_t i = 0; i < statuses.size(); ++i) group->waiting[i]->Done(std::move(statuses[i]));
   });
 }
 
@@ -80,13 +85,13 @@ asio::awaitable<Status> HitGroups::Record(store::HitRequest hit) {
   }
   auto start = [this, &hit](auto handler) {
     const asio::any_io_executor executor = asio::get_associated_executor(handler);
-    // The handler may only be moved, std::function wants copies; it is called once.
-    auto shared = std::make_shared<decltype(handler)>(std::move(handler));
-    std::function<void(Status)> done = [shared, executor](Status status) {
-      asio::dispatch(executor, [shared, status = std::move(status)]() mutable {
-        std::move (*shared)(std::move(status));
-      });
+    // Called where the group is written: on the executor itself.
+    struct Resumes : Waiter {
+      explicit Resumes(decltype(handler) h) : waiting(std::move(h)) {}
+      void Done(Status status) override { std::move(waiting)(std::move(status)); }
+      decltype(handler) waiting;
     };
+    std::unique_ptr<Waiter> done = std::make_unique<Resumes>(std::move(handler));
     asio::execution_context& context = asio::query(executor, asio::execution::context);
     auto [group, made] = Open(context, nullptr);
     while (!group->Add(hit, done)) std::tie(group, made) = Open(context, group);

@@ -40,6 +40,12 @@ struct Request {
   std::string_view Header(std::string_view name) const { return FindHeader(headers, name); }
 };
 
+// Header fields rendered before (http_response.h), for answers that are given often.
+struct RenderedFields {
+  std::string text;                          // "name: value\r\n"...
+  bool has_type = false, has_cache = false;  // content-type and cache-control are among them
+};
+
 // The answer to one request. Lives as long as the handler's coroutine; used on its executor only,
 // one call at a time (the next after the last one's co_await). Either SendWhole, or StartStream,
 // Write..., then Finish or Abort; anything else is a CHECK. A handler that returns (or throws)
@@ -74,7 +80,15 @@ class ResponseSink {
   // the same as StartStream, Write and Finish.
   virtual boost::asio::awaitable<Status> SendStream(int status, Headers headers, std::string body);
 
-  // What the handler knows of the answer, for the access log; before it returns.
+  // A complete answer with fields rendered before and `more` of them: the same as SendWhole, or
+  // SendStream where `stream`. Everything is the caller's until it is sent.
+  virtual boost::asio::awaitable<Status> SendRendered(int status, const RenderedFields& fields,
+                                                      const Headers& more, std::string_view body,
+                                                      bool stream) = 0;
+
+  // What the handler knows of the answer, for the access log; before it returns. Only where it
+  // takes notes.
+  virtual bool TakesNotes() const { return false; }
   virtual void Note(const AccessNotes&) {}
 
   // How this request's client expects errors, and the id that they carry there.

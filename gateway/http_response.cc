@@ -105,6 +105,16 @@ void AppendField(std::string& out, std::string_view name, std::string_view value
   out.append("\r\n");
 }
 
+void AppendFields(RenderedFields& out, const Headers& headers, bool anthropic) {
+  for (const auto& [name, value] : headers) {
+    if (!IsHttpToken(name) || IsOurs(name)) continue;
+    if (anthropic && EqualsIgnoringCase(name, "request-id")) continue;
+    out.has_type = out.has_type || EqualsIgnoringCase(name, "content-type");
+    out.has_cache = out.has_cache || EqualsIgnoringCase(name, "cache-control");
+    AppendField(out.text, name, value);
+  }
+}
+
 }  // namespace
 
 std::string_view HttpDate::Now() {
@@ -118,10 +128,19 @@ std::string_view HttpDate::Now() {
   return text_;
 }
 
-std::string ResponseHead(int status, const Headers& headers, const ResponseForm& form,
-                         std::string_view request_id, std::string_view date) {
+RenderedFields RenderFields(const Headers& headers, bool anthropic) {
+  RenderedFields fields;
+  AppendFields(fields, headers, anthropic);
+  return fields;
+}
+
+std::string ResponseHead(int status, const RenderedFields& fields, const Headers& more,
+                         const ResponseForm& form, std::string_view request_id,
+                         std::string_view date) {
+  RenderedFields rest;
+  AppendFields(rest, more, form.anthropic);
   std::string out;
-  out.reserve(640);
+  out.reserve(320 + fields.text.size() + rest.text.size());
   out.append(form.version == 10 ? "HTTP/1.0 " : "HTTP/1.1 ");
   AppendNumber(out, static_cast<size_t>(status));
   out.append(" ").append(Reason(status)).append("\r\n");
@@ -129,22 +148,14 @@ std::string ResponseHead(int status, const Headers& headers, const ResponseForm&
   out.append("server: verbatim\r\n");
   if (!request_id.empty()) AppendField(out, "x-request-id", request_id);
   if (!request_id.empty() && form.anthropic) AppendField(out, "request-id", request_id);
-  bool has_type = status == 204, has_cache = !form.stream;
-  const size_t place = out.size();
-  for (const auto& [name, value] : headers) {
-    if (!IsHttpToken(name) || IsOurs(name)) continue;
-    if (form.anthropic && EqualsIgnoringCase(name, "request-id")) continue;
-    has_type = has_type || EqualsIgnoringCase(name, "content-type");
-    has_cache = has_cache || EqualsIgnoringCase(name, "cache-control");
-    AppendField(out, name, value);
+  if (!fields.has_type && !rest.has_type && status != 204) {
+    out.append(form.stream ? "content-type: text/event-stream; charset=utf-8\r\n"
+                           : "content-type: application/json\r\n");
   }
-  std::string defaults;
-  if (!has_type) {
-    defaults = form.stream ? "content-type: text/event-stream; charset=utf-8\r\n"
-                           : "content-type: application/json\r\n";
+  if (!fields.has_cache && !rest.has_cache && form.stream) {
+    out.append("cache-control: no-cache\r\n");
   }
-  if (!has_cache) defaults += "cache-control: no-cache\r\n";
-  out.insert(place, defaults);
+  out.append(fields.text).append(rest.text);
   if (form.stream) {
     if (form.version == 11) out.append("transfer-encoding: chunked\r\n");
   } else if (status != 204 && status != 304) {

@@ -28,10 +28,19 @@ struct ResponseForm {
   bool anthropic = false;
 };
 
-// Status line and fields, with the empty line. Control bytes in values become spaces, and fields
-// whose name is no token are left out, as are those that only the server may set (framing,
-// connection, date, server, x-request-id, and what proxies must not pass on).
-std::string ResponseHead(int status, const Headers& headers, const ResponseForm& form,
-                         std::string_view request_id, std::string_view date);
+// Header fields as they are sent. Control bytes in values become spaces, and fields whose name is
+// no token are left out, as are those that only the server may set (framing, connection, date,
+// server, x-request-id, and what proxies must not pass on).
+// anthropic: as in ResponseForm.
+RenderedFields RenderFields(const Headers& headers, bool anthropic);
+
+// Status line and fields, with the empty line; `more` fields behind `fields`.
+std::string ResponseHead(int status, const RenderedFields& fields, const Headers& more,
+                         const ResponseForm& form, std::string_view request_id,
+                         std::string_view date);
+inline std::string ResponseHead(int status, const Headers& headers, const ResponseForm& form,
+                                std::string_view request_id, std::string_view date) {
+  return ResponseHead(status, {}, headers, form, request_id, date);
+}
 
 }  // namespace verbatim::gateway

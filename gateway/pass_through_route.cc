@@ -88,7 +88,11 @@ std::optional<HttpError> PassThroughRoute::Prepare(Call& call, const Request& ht
                      .code = "not_recorded",
                      .headers = {{"x-should-retry", "false"}}};
   }
-  if (auto over = admission_.Admit(call, ticket)) return over;
+  Allowance allowance = admission_.Admit(call.principal);
+  if (allowance.refusal) return std::move(allowance.refusal);
+  call.limit_headers = std::move(allowance.headers);
+  *ticket = std::move(allowance.ticket);
+  call.ticket = ticket;
   if (auto error = CheckModel(call)) return error;
   authenticator_.EraseOwn(call.headers);
   const PrepareOptions options{.headers = &call.headers, .query = call.query, .body = call.body};

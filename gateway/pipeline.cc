@@ -59,8 +59,13 @@ struct Pipeline::State {
     return AcceptCall(endpoint, http, in_force(), manifest);
   }
   std::optional<Digest> MemoKey(Endpoint endpoint, const Request& http) const;
-  SharedResult Recall(const std::optional<Digest>& memo_key, Call& call);
-  void Remember(const std::optional<Digest>& memo_key, const Call& call);
+  struct Recalled {
+    std::shared_ptr<const RequestMemo::Known> hit;
+    SharedResult result;
+  };
+  Recalled Recall(const std::optional<Digest>& memo_key, const Request& http);
+  void Remember(const std::optional<Digest>& memo_key, const Call& call, const SharedResult& result,
+                std::shared_ptr<const HitAnswer> answer);
   std::string FlightKey(const Call& call) const;
   static std::shared_ptr<Flight> NewFlight(const std::shared_ptr<Call>& call);
   template <typename F>
@@ -129,28 +134,33 @@ Pipeline::State::State(PipelineOptions o)
 asio::awaitable<void> Pipeline::State::Generate(Endpoint endpoint, const Request& http,
                                                 ResponseSink& sink, Outcome& outcome) {
   // 1. Accept: the server has read the request whole and knows who asks.
+  Allowance allowance = admission.Admit(http.principal);
+  const std::optional<Digest> memo_key = MemoKey(endpoint, http);
+  std::optional<HttpError> error;
+  // A request equal to one that was a hit goes to its result at once.
+  if (Recalled known = Recall(memo_key, http); known.result && !allowance.refusal) {
+    error = co_await answerer.ServeHit(known.hit->call, http.id, known.result, known.hit->answer,
+                                       allowance.headers, sink, outcome);
+    if (!error) co_return;
+  }
   const std::shared_ptr<Call> call = Accept(endpoint, http);
   outcome.answered = call;
-  const std::shared_ptr<Ticket> ticket = std::make_shared<Ticket>();
-  if (auto over = admission.Admit(*call, ticket)) {
-    co_return co_await admission.TurnAway(*call, *over, sink, outcome);
+  if (error) co_return co_await answerer.Refuse(*call, Kind::kFailed, *error, sink, outcome);
+  if (allowance.refusal) {
+    co_return co_await admission.TurnAway(*call, *allowance.refusal, sink, outcome);
   }
-  // A request equal to one that was a hit goes to its result at once.
-  const std::optional<Digest> memo_key = MemoKey(endpoint, http);
-  if (SharedResult hit = Recall(memo_key, *call)) {
-    const bool served = co_await answerer.ServeHit(call, std::move(hit), sink, outcome);
-    if (served) co_return;
-  }
+  call->limit_headers = std::move(allowance.headers);
+  const auto ticket = std::make_shared<Ticket>(std::move(allowance.ticket));
+  call->ticket = ticket;
   auto check = [this, call]() -> std::optional<HttpError> {
     // 2. Decode: the endpoint's JSON, with the fields that nobody here knows.
     json::Value body;
-    if (auto error = DecodeCall(*call, body)) return error;
+    if (auto bad = DecodeCall(*call, body)) return bad;
 
     // 3. Decide: what policy makes of it, and what the backend makes of that.
-    if (auto error = DecideCall(*call, body)) return error;
+    if (auto bad = DecideCall(*call, body)) return bad;
     return PrepareCall(options.authenticator, *call);
   };
-  std::optional<HttpError> error;
   if (call->body.size() < kLargeBody) {
     error = check();
   } else {
@@ -176,8 +186,16 @@ asio::awaitable<void> Pipeline::State::Generate(Endpoint endpoint, const Request
       if (*hit && call->cache.no_cache) compare_with = (*hit)->entry;
       if (*hit && IsExpired(*call, **hit)) renews = (*hit)->entry;
       if (*hit && !call->cache.no_cache && IsFresh(*call, **hit)) {
-        const bool served = co_await answerer.ServeHit(call, *hit, sink, outcome);
-        if (served) co_return Remember(memo_key, *call);
+        auto answer = answerer.AnswerOf(call, **hit);
+        if (!answer.ok()) {
+          error = StoreFailed(answer.error());
+        } else if (*answer) {
+          Remember(memo_key, *call, *hit, *answer);
+          error = co_await answerer.ServeHit(call, call->id, *hit, *answer, call->limit_headers,
+                                             sink, outcome);
+          if (!error) co_return;
+        }
+        if (error) co_return co_await answerer.Refuse(*call, Kind::kFailed, *error, sink, outcome);
         if (NarrowToForm(*call)) continue;
       }
       if (call->decision.mode == Mode::kReplay) {
@@ -228,21 +246,26 @@ std::optional<Digest> Pipeline::State::MemoKey(Endpoint endpoint, const Request&
   return RequestMemo::KeyOf(endpoint, http);
 }
 
-// The result of an equal request, and `call` as that one was once it had its fingerprint; or null,
-// where all of it has to be done.
-SharedResult Pipeline::State::Recall(const std::optional<Digest>& memo_key, Call& call) {
-  const std::shared_ptr<const Call> known = memo_key ? memo.Find(*memo_key, call) : nullptr;
-  if (!known) return nullptr;
-  SharedResult hit = results.Find(known->decision.name_space, known->ResultKey());
-  if (!hit || !IsFresh(*known, *hit)) return nullptr;
-  RequestMemo::Resume(*known, call);
-  return hit;
+// What an equal request was given and still gets; no result where all of it has to be done.
+Pipeline::State::Recalled Pipeline::State::Recall(const std::optional<Digest>& memo_key,
+                                                  const Request& http) {
+  Recalled recalled;
+  if (memo_key) recalled.hit = memo.Find(*memo_key, *in_force(), http.principal);
+  if (!recalled.hit) return recalled;
+  const Call& call = *recalled.hit->call;
+  SharedResult result = results.Find(call.decision.name_space, call.ResultKey());
+  const bool same = result && recalled.hit->WasGiven(result) && IsFresh(call, *result);
+  if (same) recalled.result = std::move(result);
+  return recalled;
 }
 
-void Pipeline::State::Remember(const std::optional<Digest>& memo_key, const Call& call) {
+void Pipeline::State::Remember(const std::optional<Digest>& memo_key, const Call& call,
+                               const SharedResult& result,
+                               std::shared_ptr<const HitAnswer> answer) {
   const Mode mode = call.decision.mode;
   const bool only_looks_up = mode == Mode::kRecord || mode == Mode::kReplay;
-  if (memo_key && only_looks_up && !call.decision.strict_hits) memo.Remember(*memo_key, call);
+  if (!memo_key || !only_looks_up || call.decision.strict_hits) return;
+  memo.Remember(*memo_key, call, result, std::move(answer));
 }
 
 // Empty where the request must run by itself: nobody joins it.

@@ -354,12 +354,15 @@ store::HitRequest HitEntry(const Call& call, const Call& answered, store::Kind k
   hit.request_id = call.id;
   hit.new_request_id = true;  // the server made it
   hit.strict = call.decision.strict_hits;
-  hit.model = call.prepared->model_digest();
-  hit.manifest = call.manifest;
-  hit.numerics = call.prepared->numerics();
-  hit.extra = json::Value::MakeObject();
-  SetForm(hit.extra, call);
-  if (hit.strict) SetServed(hit.extra, answered, result, output_digest);
+  json::Value extra = json::Value::MakeObject();
+  SetForm(extra, call);
+  if (hit.strict) {
+    hit.model = call.prepared->model_digest();
+    hit.manifest = call.manifest;
+    hit.numerics = call.prepared->numerics();
+    SetServed(extra, answered, result, output_digest);
+  }
+  hit.extra = json::Canonical(extra);
   return hit;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/crypto.h"
+#include "gateway/answerer.h"
 #include "gateway/upstream/header_rules.h"
 
 namespace verbatim::gateway {
@@ -101,20 +102,21 @@ Digest RequestMemo::KeyOf(Endpoint endpoint, const Request& http) {
   return Sha256(text);
 }
 
-std::shared_ptr<const Call> RequestMemo::Find(const Digest& key, const Call& call) {
+std::shared_ptr<const RequestMemo::Known> RequestMemo::Find(const Digest& key,
+                                                            const InForce& in_force,
+                                                            const Principal& principal) {
   std::lock_guard lock(mutex_);
   const auto found = by_key_.find(key);
   if (found == by_key_.end()) return nullptr;
   // Both are held, so that nothing else can stand at their addresses.
-  const Call& known = *found->second->call;
-  if (known.in_force != call.in_force || known.principal.grant != call.principal.grant) {
-    return nullptr;
-  }
+  const Call& call = *found->second->known->call;
+  if (call.in_force.get() != &in_force || call.principal.grant != principal.grant) return nullptr;
   held_.splice(held_.begin(), held_, found->second);
-  return found->second->call;
+  return found->second->known;
 }
 
-void RequestMemo::Remember(const Digest& key, const Call& call) {
+void RequestMemo::Remember(const Digest& key, const Call& call, const SharedResult& result,
+                           std::shared_ptr<const HitAnswer> answer) {
   if (limit_ == 0 || !call.prepared->timeless()) return;
   const auto prepared = std::make_shared<const Remembered>(*call.prepared);
   auto known = std::make_shared<Call>();
@@ -139,25 +141,16 @@ void RequestMemo::Remember(const Digest& key, const Call& call) {
   for (const auto* names : {&call.request.ignored, &call.decision.changed}) {
     for (const std::string& name : *names) bytes += sizeof(name) + name.size();
   }
+  bytes += answer->bytes();
   if (bytes > limit_ / 4) return;
+  auto all = std::make_shared<const Known>(Known{std::move(known), result, std::move(answer)});
 
   std::lock_guard lock(mutex_);
   if (const auto old = by_key_.find(key); old != by_key_.end()) Drop(old->second);
-  held_.push_front({key, std::move(known), bytes});
+  held_.push_front({key, std::move(all), bytes});
   by_key_.emplace(key, held_.begin());
   bytes_ += bytes;
   while (bytes_ > limit_) Drop(std::prev(held_.end()));
-}
-
-void RequestMemo::Resume(const Call& known, Call& call) {
-  call.cache = known.cache;
-  call.decision = known.decision;
-  call.request = known.request;
-  call.prepared = known.prepared;
-  call.fingerprint = known.fingerprint;
-  call.variant = known.variant;
-  call.seed = known.seed;
-  call.head = known.head;
 }
 
 void RequestMemo::Drop(std::list<Held>::iterator held) {

@@ -362,15 +362,20 @@ Status CheckHit(const HitRequest& hit) {
   if (hit.request_id.size() > 256) {
     return Error{Code::kInvalid, "ledger: a request id has at most 256 bytes"};
   }
-  if (!hit.extra.is_null() && !hit.extra.is_object()) {
+  if (!hit.extra.empty() && (hit.extra.front() != '{' || hit.extra.back() != '}')) {
     return Error{Code::kInvalid, "ledger: a hit's extra part is no JSON object"};
   }
   return {};
 }
 
 // A hit under strict policy is an entry like any other, that names the one whose answer it gave.
-AppendRequest StrictHit(HitRequest hit) {
+Result<AppendRequest> StrictHit(HitRequest hit) {
   AppendRequest request;
+  if (!hit.extra.empty()) {
+    Result<json::Value> extra = json::Parse(hit.extra);
+    if (!extra.ok()) return extra.error();
+    request.record.extra = std::move(*extra);
+  }
   request.kind = hit.kind;
   request.model = std::move(hit.model);
   request.manifest = std::move(hit.manifest);
@@ -380,7 +385,6 @@ AppendRequest StrictHit(HitRequest hit) {
   request.record.subject = std::move(hit.subject);
   request.record.key_id = std::move(hit.key_id);
   request.record.request_id = std::move(hit.request_id);
-  request.record.extra = std::move(hit.extra);
   return request;
 }
 
@@ -403,7 +407,9 @@ Status Ledger::State::TakesHit(const HitRequest& hit) const {
 void Ledger::RecordHitAsync(HitRequest hit, std::function<void(Status)> done) {
   if (!hit.strict) return done(RecordHits({&hit, 1}).front());
   if (Status takes = state_->TakesHit(hit); !takes.ok()) return done(takes);
-  AppendAsync(StrictHit(std::move(hit)), [done = std::move(done)](Result<Appended> appended) {
+  Result<AppendRequest> request = StrictHit(std::move(hit));
+  if (!request.ok()) return done(request.error());
+  AppendAsync(std::move(*request), [done = std::move(done)](Result<Appended> appended) {
     done(appended.ok() ? Status() : appended.error());
   });
 }

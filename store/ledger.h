@@ -99,9 +99,9 @@ struct HitRequest {
   uint64_t result = 0;     // the entry whose answer is served
   std::string tenant, subject, key_id, request_id;
   bool new_request_id = false;            // drawn at random just now: nobody else can have it
-  json::Value extra;                      // null, or an object, private
+  std::string extra;                      // canonical JSON of an object, private, or empty
   bool strict = false;                    // commit it synced as a leaf of its own
-  std::string model, manifest, numerics;  // for the leaf, as in AppendRequest
+  std::string model, manifest, numerics;  // for that leaf, as in AppendRequest
 };
 
 struct EntryView {

@@ -134,19 +134,19 @@ Result<std::vector<std::string>> SplitHitRecords(std::string_view bytes, size_t 
 }
 
 // Canonical JSON, its members in their order: written as text, since every hit waits for it.
-std::string EncodeHitRecord(const HitRecord& record) {
+std::string EncodeHitRecord(const HitText& hit) {
   std::string out;
   out.reserve(384);
-  out += "{";
-  if (!record.extra.is_null()) out += "\"extra\":" + json::Canonical(record.extra) + ",";
-  out += "\"key_id\":" + json::Quote(record.key_id);
-  out += ",\"kind\":" + json::Quote(KindName(record.kind));
-  out += ",\"request_id\":" + json::Quote(record.request_id);
-  out += ",\"result\":" + std::to_string(record.result);
-  out += ",\"subject\":" + json::Quote(record.subject);
-  out += ",\"tenant\":" + json::Quote(record.tenant);
-  out += ",\"time\":" + json::Quote(FormatTime(record.time));
-  out += ",\"version\":1}";
+  out += '{';
+  if (!hit.extra.empty()) out.append("\"extra\":").append(hit.extra).append(",");
+  out.append("\"key_id\":").append(json::Quote(hit.key_id));
+  out.append(",\"kind\":").append(json::Quote(KindName(hit.kind)));
+  out.append(",\"request_id\":").append(json::Quote(hit.request_id));
+  out.append(",\"result\":").append(std::to_string(hit.result));
+  out.append(",\"subject\":").append(json::Quote(hit.subject));
+  out.append(",\"tenant\":").append(json::Quote(hit.tenant));
+  out.append(",\"time\":").append(json::Quote(FormatTime(hit.time)));
+  out.append(",\"version\":1}");
   return out;
 }
 

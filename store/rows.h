@@ -75,7 +75,15 @@ struct HitRecord {
   int64_t time = 0;
   json::Value extra;
 };
-std::string EncodeHitRecord(const HitRecord& record);
+// The same, as a caller has it; `extra` is the canonical JSON of an object, or empty.
+struct HitText {
+  Kind kind = Kind::kHit;
+  std::string_view tenant, subject, key_id, request_id;
+  uint64_t result = 0;
+  int64_t time = 0;
+  std::string_view extra;
+};
+std::string EncodeHitRecord(const HitText& hit);
 Result<HitRecord> ParseHitRecord(std::string_view bytes);
 
 // Derives from a slot's key and salt those of its rows and hits. Not thread-safe.

@@ -33,6 +33,19 @@ asio::awaitable<Status> FakeSink::SendWhole(int status, Headers headers, std::st
   co_return Status();
 }
 
+asio::awaitable<Status> FakeSink::SendRendered(int status, const RenderedFields& fields,
+                                               const Headers& more, std::string_view body, bool) {
+  Headers headers;
+  for (std::string_view rest = fields.text; !rest.empty();) {
+    const size_t colon = rest.find(": "), end = rest.find("\r\n");
+    CHECK(colon < end && end != std::string_view::npos);
+    headers.emplace_back(rest.substr(0, colon), rest.substr(colon + 2, end - colon - 2));
+    rest.remove_prefix(end + 2);
+  }
+  headers.insert(headers.end(), more.begin(), more.end());
+  co_return co_await SendWhole(status, std::move(headers), std::string(body));
+}
+
 asio::awaitable<Status> FakeSink::StartStream(int status, Headers headers) {
   std::lock_guard lock(mutex_);
   CHECK(status_ == 0);

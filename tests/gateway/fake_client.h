@@ -32,6 +32,9 @@ class FakeSink : public ResponseSink {
   boost::asio::awaitable<Status> StartStream(int status, Headers headers) override;
   boost::asio::awaitable<Status> Write(std::string_view bytes) override;
   boost::asio::awaitable<Status> Finish() override;
+  boost::asio::awaitable<Status> SendRendered(int status, const RenderedFields& fields,
+                                              const Headers& more, std::string_view body,
+                                              bool stream) override;
   void Abort() override;
   bool ClientGone() const override;
   void OnClientGone(std::function<void()> callback) override;

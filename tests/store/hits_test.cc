@@ -154,7 +154,10 @@ TEST(HitRecordTest, ItsTextIsCanonicalJson) {
       {Kind::kJoined, "a\"c\\me", "ali\nce\x01", "ключ", "\xf0\x9f\x98\x80", UINT64_MAX, 1, {}},
   };
   for (const HitRecord& record : records) {
-    const std::string bytes = EncodeHitRecord(record);
+    const std::string text = record.extra.is_null() ? "" : json::Canonical(record.extra);
+    const std::string bytes =
+        EncodeHitRecord({record.kind, record.tenant, record.subject, record.key_id,
+                         record.request_id, record.result, record.time, text});
     const Result<json::Value> value = json::Parse(bytes);
     ASSERT_TRUE(value.ok()) << bytes;
     EXPECT_EQ(json::Canonical(*value), bytes);
