@@ -5,6 +5,7 @@
 #include <string>
 
 #include "audit/archive.h"
+#include "audit/reexecute.h"
 #include "audit/verify.h"
 #include "cli/commands.h"
 
@@ -12,9 +13,9 @@ namespace verbatim::cli {
 namespace {
 
 struct Flags {
-  std::string bundle, key;
+  std::string bundle, key, model;
   std::vector<std::string> witnesses;
-  bool json = false;
+  bool reexecute = false, json = false;
 };
 
 [[noreturn]] void Fail(const std::string& message) {
@@ -33,6 +34,11 @@ void Run(const Flags& flags) {
     Result<audit::WitnessKey> key = audit::ParseWitnessKey(text);
     if (!key.ok()) Fail("--witness: " + key.error().message);
     options.witnesses.push_back(std::move(*key));
+  }
+  if (flags.reexecute) {
+    Result<audit::Executor> executor = audit::MakeExecutor(flags.model);
+    if (!executor.ok()) Fail("--model: " + executor.error().message);
+    options.execute = std::move(*executor);
   }
   Result<audit::MappedFile> bundle = audit::MappedFile::Open(flags.bundle);
   if (!bundle.ok()) Fail(bundle.error().message);
@@ -58,6 +64,13 @@ void AddVerify(CLI::App& app) {
       ->add_option("--witness", flags->witnesses,
                    "the key of a witness that must have cosigned the checkpoint; repeatable")
       ->type_name("VKEY");
+  CLI::Option* model = command->add_option("--model", flags->model, "the model's GGUF file");
+  model->type_name("FILE");
+  CLI::Option* again = command->add_flag(
+      "--reexecute", flags->reexecute,
+      "execute the embedded engine's answers again, from the bundle and the model alone");
+  again->needs(model);
+  model->needs(again);
   command->add_flag("--json", flags->json, "print one JSON object");
   command->footer(
       "Exit status: 0 nothing is wrong, 1 something does not hold (each named), 2 it could not "

@@ -372,6 +372,31 @@ def test_another_key_and_a_missing_witness_fail(evidence):
     assert not holds and checks["witnesses"]["fails"]
 
 
+def test_the_engines_answers_are_executed_again_from_bundle_and_model_alone(tmp_path):
+    model = gateway_process.model_file()
+    if model is None:
+        pytest.skip("no model: tools/fetch-model")
+    gateway = gateway_process.Gateway(tmp_path / "data").start()
+    try:
+        for body in (
+            gateway_process.chat("What is a ledger?"),
+            gateway_process.chat("And a leaf?", temperature=0.9, top_p=0.8, stream=True),
+            gateway_process.chat("Stop at a dot.", seed=7, temperature=1.5, stop=[".", "the"]),
+        ):
+            answer = gateway.ask("POST", "/v1/chat/completions", body)
+            assert answer.status == 200, answer.body
+    finally:
+        assert gateway.stop() == 0
+    bundle = str(tmp_path / "engine.zip")
+    code, _, err = run("export", "--data", gateway.data, "--since", "2020-01-01", "--out", bundle)
+    assert code == 0, err
+    code, out, err = run("verify", bundle, "--json", "--reexecute", "--model", str(model))
+    assert code == 0, (out, err)
+    checks = {check["check"]: check for check in json.loads(out)["checks"]}
+    assert checks["reexecution"]["holds"] == 3, checks["reexecution"]
+    assert checks["chain"]["holds"] == 3 and not checks["reexecution"]["unknown"]
+
+
 def test_usage(evidence):
     for arguments, says in [
         (["verify", "nowhere.zip"], "nowhere.zip"),
