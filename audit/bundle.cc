@@ -1,6 +1,5 @@
 #include "audit/bundle.h"
 
-#include <charconv>
 #include <utility>
 
 #include "base/json.h"
@@ -9,7 +8,6 @@ namespace verbatim::audit {
 namespace {
 
 constexpr int kVersion = 1;
-constexpr std::string_view kInclusionStart = "c2sp.org/tlog-proof@v1\n";
 constexpr size_t kMaxPath = 64;
 
 constexpr std::pair<RecordState, const char*> kStates[] = {
@@ -202,34 +200,6 @@ Result<BundleIndex> ParseIndex(std::string_view bytes) {
   // Whatever was not read, or was read as something else, shows here.
   if (EncodeIndex(index) != bytes) return Broken("it is not as verbatim export writes it");
   return index;
-}
-
-std::string EncodeInclusion(const InclusionFile& proof) {
-  return std::string(kInclusionStart) + "index " + std::to_string(proof.index) + "\n" +
-         EncodeHashes(proof.path) + "\n" + proof.checkpoint;
-}
-
-Result<InclusionFile> ParseInclusion(std::string_view bytes) {
-  const std::string_view whole = bytes;
-  InclusionFile proof;
-  if (!bytes.starts_with(kInclusionStart)) return Broken("it is no tlog-proof of version 1");
-  bytes.remove_prefix(kInclusionStart.size());
-  constexpr std::string_view kIndex = "index ";
-  std::optional<std::string_view> line = TakeLine(bytes);
-  if (!line || !line->starts_with(kIndex)) return Broken("it has no line with its index");
-  line->remove_prefix(kIndex.size());
-  if (std::from_chars(line->data(), line->data() + line->size(), proof.index).ec != std::errc()) {
-    return Broken("its index is no number");
-  }
-  while ((line = TakeLine(bytes)) && !line->empty()) {
-    Result<Digest> hash = Base64Hash(*line);
-    if (!hash.ok()) return hash.error();
-    if (proof.path.size() == kMaxPath) return Broken("it has too many hashes");
-    proof.path.push_back(*hash);
-  }
-  proof.checkpoint = std::string(bytes);
-  if (EncodeInclusion(proof) != whole) return Broken("it is not as verbatim export writes it");
-  return proof;
 }
 
 std::string EncodeHashes(const std::vector<Digest>& hashes) {

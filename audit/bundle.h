@@ -63,15 +63,6 @@ std::string EncodeIndex(const BundleIndex& index);
 // kCorrupt for whatever EncodeIndex would not have written, and for numbers that cannot be.
 Result<BundleIndex> ParseIndex(std::string_view bytes);
 
-// leaf.tlog-proof (c2sp.org/tlog-proof): inclusion path and checkpoint.
-struct InclusionFile {
-  uint64_t index = 0;
-  std::vector<Digest> path;
-  std::string checkpoint;
-};
-std::string EncodeInclusion(const InclusionFile& proof);
-Result<InclusionFile> ParseInclusion(std::string_view bytes);
-
 // log/consistency/<size>: a line of base64 for each hash.
 std::string EncodeHashes(const std::vector<Digest>& hashes);
 Result<std::vector<Digest>> ParseHashes(std::string_view bytes);

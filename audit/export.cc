@@ -12,6 +12,7 @@
 #include "store/checkpoint.h"
 #include "store/merkle.h"
 #include "store/rows.h"
+#include "store/tlog_proof.h"
 
 namespace verbatim::audit {
 namespace {
@@ -364,7 +365,7 @@ class Exporter {
     if (planned.open) item.record = view->record ? RecordState::kIncluded : RecordState::kErased;
     item.salt = view->salt;
     if (Status s = Add(EntryFile(entry, kLeaf), view->leaf_bytes); !s.ok()) return s;
-    const std::string proof = EncodeInclusion({entry, std::move(*path), checkpoint_});
+    const std::string proof = store::FormatTlogProof({entry, std::move(*path), checkpoint_, ""});
     if (Status s = Add(EntryFile(entry, kProof), proof); !s.ok()) return s;
     if (item.record == RecordState::kIncluded) {
       const store::Record& record = *view->record;

@@ -10,6 +10,7 @@
 #include "base/crypto.h"
 #include "store/merkle.h"
 #include "store/rows.h"
+#include "store/tlog_proof.h"
 
 namespace verbatim::audit {
 namespace {
@@ -244,15 +245,12 @@ class Checker {
     Check& check = Begin("witnesses");
     Result<store::Note> note = store::OpenNote(checkpoint_, {&key_, 1});
     CHECK(note.ok());
-    for (const WitnessKey& witness : options_.witnesses) {
-      const store::NoteSignature* found = nullptr;
-      for (const store::NoteSignature& signature : note->unverified) {
-        if (signature.name == witness.name && signature.id == witness.id) found = &signature;
-      }
-      if (!found) {
+    for (const store::CosignerKey& witness : options_.witnesses) {
+      const auto found = store::OpenCosignatures(checkpoint_, {&witness, 1});
+      if (!found.ok()) {
+        Fail(check, witness.name, found.error().message);
+      } else if (found->empty()) {
         Fail(check, witness.name, "it did not cosign the checkpoint");
-      } else if (!IsCosignature(found->signature, note->text, witness)) {
-        Fail(check, witness.name, "its cosignature is not its own");
       } else {
         ++check.holds;
       }
@@ -265,15 +263,6 @@ class Checker {
                   " signatures of others were not "
                   "checked)");
     }
-  }
-
-  // 8 bytes of time, and an Ed25519 signature over it and the note's text.
-  static bool IsCosignature(std::string_view signature, const std::string& text,
-                            const WitnessKey& witness) {
-    if (signature.size() != 72) return false;
-    const uint64_t time = ReadU64(signature);
-    const std::string message = "cosignature/v1\ntime " + std::to_string(time) + "\n" + text;
-    return Ed25519Verify(witness.public_key, message, signature.substr(8));
   }
 
   void CheckTimestamps() {
@@ -313,10 +302,11 @@ class Checker {
       const uint64_t entry = seen.index.entry;
       const auto leaf = Find(entry, kLeaf);
       const auto bytes = Find(entry, kProof);
-      Result<InclusionFile> proof = Error{Code::kCorrupt, "its leaf or its proof is missing"};
-      if (leaf && bytes) proof = ParseInclusion(*bytes);
+      Result<store::TlogProof> proof = Error{Code::kCorrupt, "its leaf or its proof is missing"};
+      if (leaf && bytes) proof = store::ParseTlogProof(*bytes);
       Status status = proof.ok() ? Status() : Status(proof.error());
-      if (proof.ok() && (proof->index != entry || proof->checkpoint != checkpoint_)) {
+      if (proof.ok() && (proof->index != entry || proof->checkpoint != checkpoint_ ||
+                         store::FormatTlogProof(*proof) != *bytes || !proof->extra.empty())) {
         status = Error{Code::kCorrupt, "its proof is of another entry or checkpoint"};
       }
       if (status.ok()) {
@@ -731,26 +721,6 @@ void AddNotes(std::string& out, const char* word, const std::vector<Note>& notes
 bool Verification::holds() const {
   return std::all_of(checks.begin(), checks.end(),
                      [](const Check& check) { return check.fails.empty(); });
-}
-
-Result<WitnessKey> ParseWitnessKey(std::string_view vkey) {
-  const Error bad{Code::kInvalid,
-                  "not a witness's verifier key (<name>+<8 hex>+<base64>): " + Printable(vkey)};
-  const size_t first = vkey.find('+');
-  const size_t second = first == std::string_view::npos ? first : vkey.find('+', first + 1);
-  if (second == std::string_view::npos || second - first != 9) return bad;
-  Result<std::string> id = HexDecode(vkey.substr(first + 1, 8));
-  Result<std::string> data = Base64Decode(vkey.substr(second + 1));
-  WitnessKey key;
-  key.name = std::string(vkey.substr(0, first));
-  if (!id.ok() || !data.ok() || data->size() != 33 || (*data)[0] != 4 ||
-      !store::IsKeyName(key.name)) {
-    return bad;
-  }
-  key.id = ReadU32(AsBytes(Sha256(key.name + "\n" + *data)));
-  if (ReadU32(*id) != key.id) return bad;
-  key.public_key = data->substr(1);
-  return key;
 }
 
 Verification VerifyBundle(std::string_view archive, const VerifyOptions& options) {

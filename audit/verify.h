@@ -15,6 +15,7 @@
 #include "base/json.h"
 #include "base/result.h"
 #include "store/checkpoint.h"
+#include "store/cosignature.h"
 #include "store/records.h"
 
 namespace verbatim::audit {
@@ -49,18 +50,10 @@ struct ExecutableEntry {
 // file can execute (unknown); any other error fails the check.
 using Executor = std::function<Status(const ExecutableEntry&)>;
 
-struct WitnessKey {
-  std::string name;
-  uint32_t id = 0;
-  std::string public_key;  // 32 bytes
-};
-// "<name>+<8 hex>+<base64(0x04 || Ed25519 public key)>" (c2sp.org/tlog-cosignature). kInvalid.
-Result<WitnessKey> ParseWitnessKey(std::string_view vkey);
-
 struct VerifyOptions {
-  std::optional<store::VerifierKey> key;  // the log's, from elsewhere than the bundle
-  std::vector<WitnessKey> witnesses;      // each must have cosigned the checkpoint
-  Executor execute;                       // null: nothing is executed again
+  std::optional<store::VerifierKey> key;      // the log's, from elsewhere than the bundle
+  std::vector<store::CosignerKey> witnesses;  // each must have cosigned the checkpoint
+  Executor execute;                           // null: nothing is executed again
 };
 
 Verification VerifyBundle(std::string_view archive, const VerifyOptions& options);

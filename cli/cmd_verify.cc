@@ -31,7 +31,7 @@ void Run(const Flags& flags) {
     options.key = std::move(*key);
   }
   for (const std::string& text : flags.witnesses) {
-    Result<audit::WitnessKey> key = audit::ParseWitnessKey(text);
+    Result<store::CosignerKey> key = store::ParseCosignerKey(text);
     if (!key.ok()) Fail("--witness: " + key.error().message);
     options.witnesses.push_back(std::move(*key));
   }

@@ -42,8 +42,7 @@ def decode_point(data):
 BASE = decode_point((4 * pow(5, P - 2, P) % P).to_bytes(32, "little"))
 def ed25519_verify(key, message, signature):
     s, a = int.from_bytes(signature[32:], "little"), decode_point(key)
-    if len(signature) != 64 or a is None or s >= L:
-        return False
+    if len(signature) != 64 or a is None or s >= L: return False
     k = int.from_bytes(hashlib.sha512(signature[:32] + key + message).digest(), "little") % L
     x, y, z, _ = add(multiply(s, BASE), multiply(k, (P - a[0], a[1], 1, P - a[3])))
     inverse = pow(z, P - 2, P)
@@ -149,9 +148,10 @@ def open_checkpoint(note, key, size):
     need(origin.decode() == key[0] and count == b"%d" % size, "it is of another log or size")
     return unbase64(root, 32), text, others
 def check_witness(text, signatures, witness):
-    found = ([b""] + [s[2] for s in signatures if s[:2] == witness[:2]])[-1]
-    message = b"cosignature/v1\ntime %d\n" % int.from_bytes(found[:8], "big") + text
-    need(ed25519_verify(witness[2], message, found[8:]), "it did not cosign the checkpoint, or another text")
+    found = ([s[2] for s in signatures if s[:2] == witness[:2]] + [b""])[0]
+    time = int.from_bytes(found[:8], "big")
+    signed = ed25519_verify(witness[2], b"cosignature/v1\ntime %d\n" % time + text, found[8:])
+    need(signed and 0 < time < 2**63, "it did not cosign the checkpoint, or another text")
 def parse_index(data):
     index = parse_canonical(data, "version origin size from to payloads checkpoints timestamps entries files", "tenants")
     need((index["version"], type(index["payloads"]), type(index["origin"])) == (1, bool, str), "it is of another version")
