@@ -21,7 +21,6 @@ using store::Kind;
 namespace {
 
 constexpr int64_t kLedgerRetryMicros = 5'000'000;
-constexpr size_t kWriteBytes = size_t{64} << 10;
 
 std::string MissName(const Call& call) {
   if (call.decision.mode == Mode::kObserve) return "observed";
@@ -76,16 +75,8 @@ void AddEntry(Headers& headers, uint64_t entry, const Digest& output_digest) {
 
 asio::awaitable<Status> Send(ResponseSink& sink, Rendition answer, Headers headers) {
   AddAll(headers, answer.headers);
-  if (!answer.streamed) {
-    co_return co_await sink.SendWhole(answer.status, std::move(headers), std::move(answer.body));
-  }
-  Status status = co_await sink.StartStream(answer.status, std::move(headers));
-  const std::string_view body = answer.body;
-  for (size_t at = 0; status.ok() && at < body.size(); at += kWriteBytes) {
-    status = co_await sink.Write(body.substr(at, kWriteBytes));
-  }
-  if (status.ok()) status = co_await sink.Finish();
-  co_return status;
+  const RenderedFields none;
+  co_return co_await sink.SendRendered(answer.status, none, headers, answer.body, answer.streamed);
 }
 
 // A flight's answer as one client reads it while it is made.

@@ -63,7 +63,6 @@ class Connection : public std::enable_shared_from_this<Connection>, public Respo
   awaitable<Status> StartStream(int status, Headers headers) override;
   awaitable<Status> Write(std::string_view bytes) override;
   awaitable<Status> Finish() override;
-  awaitable<Status> SendStream(int status, Headers headers, std::string body) override;
   awaitable<Status> SendRendered(int status, const RenderedFields& fields, const Headers& more,
                                  std::string_view body, bool stream) override;
   ErrorForm error_form() const override { return ErrorFormOfPath(request_.path); }
@@ -430,13 +429,6 @@ awaitable<Status> Connection::Finish() {
   Parts parts{head};
   if (version_ == 11 && !head_only_) parts[1] = "0\r\n\r\n";
   co_return co_await Send(parts);
-}
-
-awaitable<Status> Connection::SendStream(int status, Headers headers, std::string body) {
-  CHECK(answer_ == Answer::kNone);
-  answer_ = Answer::kDone;
-  const std::string head = Head(status, {}, headers, true, 0);
-  co_return co_await SendAll(head, body, true);
 }
 
 awaitable<Status> Connection::SendRendered(int status, const RenderedFields& fields,

@@ -61,14 +61,6 @@ std::string ErrorJson(const HttpError& error, ErrorForm form, std::string_view r
          ",\"code\":" + QuoteOrNull(error.code) + "}}";
 }
 
-boost::asio::awaitable<Status> ResponseSink::SendStream(int status, Headers headers,
-                                                        std::string body) {
-  Status sent = co_await StartStream(status, std::move(headers));
-  if (sent.ok()) sent = co_await Write(body);
-  if (sent.ok()) sent = co_await Finish();
-  co_return sent;
-}
-
 boost::asio::awaitable<Status> SendError(ResponseSink& sink, HttpError error) {
   std::string body = std::move(error.body);
   if (body.empty()) body = ErrorJson(error, sink.error_form(), sink.request_id());

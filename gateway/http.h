@@ -76,12 +76,8 @@ class ResponseSink {
   // Ends a stream well: the terminating chunk.
   virtual boost::asio::awaitable<Status> Finish() = 0;
 
-  // A complete answer in a stream's form, its head and all its bytes with as few writes as go:
-  // the same as StartStream, Write and Finish.
-  virtual boost::asio::awaitable<Status> SendStream(int status, Headers headers, std::string body);
-
-  // A complete answer with fields rendered before and `more` of them: the same as SendWhole, or
-  // SendStream where `stream`. Everything is the caller's until it is sent.
+  // A complete answer with fields rendered before and `more` of them: the same as SendWhole or,
+  // where `stream`, StartStream, Write and Finish. Everything is the caller's until it is sent.
   virtual boost::asio::awaitable<Status> SendRendered(int status, const RenderedFields& fields,
                                                       const Headers& more, std::string_view body,
                                                       bool stream) = 0;

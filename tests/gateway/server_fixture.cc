@@ -111,8 +111,9 @@ Router MakeRouter(Observed& observed) {
   add(
       "POST", "/whole-stream",
       [](const Request&, ResponseSink& s) -> asio::awaitable<void> {
-        Headers headers;
-        (void)co_await s.SendStream(200, std::move(headers), "data: whole\n");
+        const RenderedFields none;
+        const Headers headers;
+        (void)co_await s.SendRendered(200, none, headers, "data: whole\n", true);
       },
       0);
   add(
