@@ -70,6 +70,7 @@ void Explain(const Flags& flags) {
                          {"verify_rate", d.verify_rate},
                          {"strict_hits", d.strict_hits},
                          {"retention_seconds", d.retention_seconds},
+                         {"break_glass_seconds", d.break_glass_seconds},
                          {"request", d.request}});
 }
 

@@ -11,6 +11,8 @@ namespace verbatim::cli {
 void AddFsck(CLI::App& app);
 void AddExport(CLI::App& app);
 void AddVerify(CLI::App& app);
+void AddBackup(CLI::App& app);   // backup, restore
+void AddRecords(CLI::App& app);  // hold, release, shred, prune
 void AddServe(CLI::App& app);
 void AddGenerate(CLI::App& app);
 void AddModels(CLI::App& app);

@@ -24,6 +24,8 @@ int Run(int argc, char** argv) {
   verbatim::cli::AddFsck(app);
   verbatim::cli::AddExport(app);
   verbatim::cli::AddVerify(app);
+  verbatim::cli::AddBackup(app);
+  verbatim::cli::AddRecords(app);
   verbatim::cli::AddServe(app);
   verbatim::cli::AddGenerate(app);
   verbatim::cli::AddModels(app);

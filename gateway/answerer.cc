@@ -254,7 +254,9 @@ asio::awaitable<std::optional<HttpError>> Answerer::ServeHit(
   store::HitRequest trace = answer->trace;
   trace.request_id = request_id;
   const Status traced = co_await RecordHit(std::move(trace));
-  if (!traced.ok()) co_return RecordingFailed();
+  if (!traced.ok() && !break_glass_.Answers(traced.error(), call->decision.break_glass_seconds)) {
+    co_return RecordingFailed();
+  }
   outcome.entry = result->entry;
   outcome.pending = !call->decision.strict_hits;
   outcome.cache = answer->converted ? "hit; converted" : "hit";
@@ -337,10 +339,15 @@ asio::awaitable<bool> Answerer::Follow(const Call& call, InFlight::Seat& seat, R
 
 asio::awaitable<Status> Answerer::RecordJoined(const Call& call, const Flight& flight,
                                                const Settled& settled) {
+  // The leader's answer has no entry that this one could name.
+  const uint64_t seconds = call.decision.break_glass_seconds;
+  const Error unrecorded{Code::kIo, "the answer has no entry"};
+  if (!settled.entry && break_glass_.Answers(unrecorded, seconds)) co_return Status();
   const std::shared_ptr<const Call> answered = flight.call();
   store::HitRequest trace =
       HitEntry(call, *answered, Kind::kJoined, settled.entry.value_or(0), settled.output_digest);
   Status status = co_await RecordHit(std::move(trace));
+  if (!status.ok() && break_glass_.Answers(status.error(), seconds)) co_return Status();
   co_return status;
 }
 
@@ -419,6 +426,11 @@ asio::awaitable<void> Answerer::Refuse(const Call& call, Kind kind, const HttpEr
   outcome.status = answer.status;
   outcome.error = CauseOf(answer);
   (void)co_await SendError(sink, std::move(answer));
+}
+
+void Answerer::Note(bool ok) {
+  failed_micros_ = ok ? 0 : MonotonicMicros();
+  if (ok) break_glass_.Worked();
 }
 
 bool Answerer::ledger_fails() const {

@@ -8,8 +8,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/clock.h"
+#include "gateway/break_glass.h"
 #include "gateway/hit_cache.h"
 #include "gateway/hit_groups.h"
 #include "gateway/http.h"
@@ -56,9 +58,12 @@ std::optional<Rendition> RenderStored(const Call& call, const store::StoredResul
 
 class Answerer {
  public:
-  // Both outlive it.
-  Answerer(store::Ledger& ledger, Verifier& verifier)
-      : ledger_(ledger), hit_groups_(ledger), verifier_(verifier) {}
+  // Both outlive it. manifest: digest in hex.
+  Answerer(store::Ledger& ledger, Verifier& verifier, std::string manifest)
+      : ledger_(ledger),
+        hit_groups_(ledger),
+        verifier_(verifier),
+        break_glass_(ledger, std::move(manifest)) {}
 
   // A stored result as an answer to `call`, rendered anew where it was recorded in another form.
   // Null where that cannot be had without loss: it is a miss.
@@ -87,6 +92,9 @@ class Answerer {
   // seconds ago: whoever asks later has to try.
   bool ledger_fails() const;
 
+  // What is done where the ledger failed just now.
+  BreakGlass& break_glass() { return break_glass_; }
+
   // Waits until the entry is durable, or is not.
   boost::asio::awaitable<Result<store::Appended>> Append(store::AppendRequest entry);
 
@@ -105,12 +113,13 @@ class Answerer {
                                             ResponseSink& sink, Outcome& outcome);
   boost::asio::awaitable<Status> RecordJoined(const Call& call, const Flight& flight,
                                               const Settled& settled);
-  void Note(bool ok) { failed_micros_ = ok ? 0 : MonotonicMicros(); }
+  void Note(bool ok);
   boost::asio::awaitable<Status> RecordHit(store::HitRequest hit);
 
   store::Ledger& ledger_;
   HitGroups hit_groups_;
   Verifier& verifier_;
+  BreakGlass break_glass_;
   std::atomic<int64_t> failed_micros_ = 0;  // when the ledger failed, if it did the last time
 };
 

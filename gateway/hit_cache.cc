@@ -70,11 +70,17 @@ SharedResult HitCache::Find(std::string_view name_space, const Digest& fingerpri
 }
 
 void HitCache::Forget(uint64_t entry) {
+  store::Ranges entries;
+  entries.Add(entry);
+  Forget(entries);
+}
+
+void HitCache::Forget(const store::Ranges& entries) {
   std::lock_guard lock(mutex_);
   ++generation_;
   for (auto held = held_.begin(); held != held_.end();) {
     const auto next = std::next(held);
-    if (held->result->entry == entry) Drop(held);
+    if (entries.Contains(held->result->entry)) Drop(held);
     held = next;
   }
 }

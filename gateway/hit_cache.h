@@ -18,6 +18,7 @@
 #include "base/bytes.h"
 #include "base/result.h"
 #include "store/ledger.h"
+#include "store/ranges.h"
 
 namespace verbatim::gateway {
 
@@ -37,6 +38,7 @@ class HitCache {
   // The entry's answer is not served from memory any more. Call it after the store has stopped to
   // give the entry out; a look-up that began before keeps nothing.
   void Forget(uint64_t entry);
+  void Forget(const store::Ranges& entries);
 
   uint64_t bytes() const;  // held now, as estimated
 

@@ -101,6 +101,7 @@ class OperatorApi {
     // operators, too.
     const bool mine = http.principal.Has(Role::kOperator) ||
                       (view->record && view->record->tenant == http.principal.tenant);
+    const bool erased = !view->record;
     if (!mine) view->record.reset();
     if (!mine && payload) {
       HttpError error{.status = 403,
@@ -114,6 +115,7 @@ class OperatorApi {
     v.Set("leaf", Base64Encode(view->leaf_bytes));
     v.Set("leaf_json", Reparse(view->leaf_bytes));
     v.Set("record", view->record ? Reparse(store::EncodeRecord(*view->record)) : json::Value());
+    if (erased) v.Set("erased", true);
     if (payload) {
       // Whoever looks at a prompt or an answer leaves a trace before seeing it.
       if (Status s = co_await RecordView(http, *entry); !s.ok()) {
@@ -198,17 +200,23 @@ class OperatorApi {
     }
     if (receipt->hit) {
       const store::Receipt::Hit& hit = *receipt->hit;
-      served = hit.result;
       json::Value h = json::Value::MakeObject();
-      h.Set("result", hit.result);
+      if (hit.erased) {
+        h.Set("erased", true);
+      } else {
+        served = hit.result;
+        h.Set("result", hit.result);
+      }
       h.Set("number", hit.number);
       h.Set("count", hit.count);
       h.Set("commitment", HexEncode(hit.commitment));
-      h.Set("opening", OpeningJson(hit.record, hit.salt));
+      if (!hit.erased) h.Set("opening", OpeningJson(hit.record, hit.salt));
       h.Set("hashes", HashList(hit.path));
       v.Set("hit", std::move(h));
     } else if (entry->record) {
       v.Set("opening", OpeningJson(store::EncodeRecord(*entry->record), entry->salt));
+    } else {
+      v.Set("erased", true);
     }
     auto proof = ledger.Proof(*receipt->entry);
     if (!proof.ok() && proof.error().code != Code::kUnavailable) return proof.error();
@@ -240,6 +248,7 @@ class OperatorApi {
     json::Value served = json::Value::MakeObject();
     served.Set("entry", result.entry);
     served.Set("leaf", Base64Encode(result.leaf_bytes));
+    if (!result.record) served.Set("erased", true);
     const bool mine = result.record && result.record->tenant == http.principal.tenant;
     if (mine || (result.record && http.principal.Has(Role::kOperator))) {
       served.Set("opening", OpeningJson(store::EncodeRecord(*result.record), result.salt));

@@ -108,7 +108,7 @@ Pipeline::State::State(PipelineOptions o)
       results(ledger, options.hit_memory_bytes / 4 * 3),
       memo(options.hit_memory_bytes / 4),
       verifier(options.ledger, options.metrics, options.verify_queue, options.on_compared),
-      answerer(ledger, verifier),
+      answerer(ledger, verifier, manifest),
       refusals(ledger, metrics,
                {.interval_micros = options.refusal_interval_micros, .manifest = manifest}),
       admission(options.limiter, refusals, metrics),
@@ -122,6 +122,7 @@ Pipeline::State::State(PipelineOptions o)
             .authenticator = options.authenticator,
             .generate_traceparent = options.generate_traceparent}),
       pass_through(options.authenticator, admission, in_flight, runs, answerer) {
+  ledger.OnErased([this](const store::Ranges& entries) { results.Forget(entries); });
   metrics.AddGauge("runs_in_flight", "Runs that someone waits for",
                    [this] { return static_cast<double>(in_flight.size()); });
   metrics.AddGauge("replies_held_bytes", "Held of upstreams' replies that are being made",
@@ -317,7 +318,10 @@ void Pipeline::State::RecordRefused(const Request& http, const HttpError& error)
 
 Pipeline::Pipeline(PipelineOptions options) : state_(std::make_unique<State>(std::move(options))) {}
 
-Pipeline::~Pipeline() { Drain(); }
+Pipeline::~Pipeline() {
+  state_->ledger.OnErased(nullptr);
+  Drain();
+}
 
 Status Pipeline::RecordConfiguration() {
   const std::shared_ptr<const InForce> now = state_->in_force();

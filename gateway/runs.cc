@@ -138,8 +138,11 @@ asio::awaitable<std::unique_ptr<Ended>> Runs::Run(std::shared_ptr<Flight> flight
   auto ended = std::make_unique<Ended>();
   const int64_t began = MonotonicMicros();
   if (call->prepared->external()) {
-    ended->intent = co_await AppendIntent(*call);
-    if (!ended->intent) {
+    const Result<uint64_t> intent = co_await AppendIntent(*call);
+    const uint64_t seconds = call->decision.break_glass_seconds;
+    if (intent.ok()) {
+      ended->intent = *intent;
+    } else if (!options_.answerer->break_glass().Opens(intent.error(), seconds)) {
       ended->end = NotRecorded();
       co_return ended;
     }
@@ -170,9 +173,9 @@ SharedResult Runs::FindStored(Call& call) const {
   return nullptr;
 }
 
-asio::awaitable<std::optional<uint64_t>> Runs::AppendIntent(const Call& call) {
+asio::awaitable<Result<uint64_t>> Runs::AppendIntent(const Call& call) {
   auto intent = co_await options_.answerer->Append(IntentEntry(call));
-  if (!intent.ok()) co_return std::nullopt;
+  if (!intent.ok()) co_return intent.error();
   co_return intent->entry;
 }
 
@@ -254,10 +257,13 @@ asio::awaitable<std::unique_ptr<Settled>> Runs::Record(const Flight& flight,
   auto appended = co_await options_.answerer->Append(std::move(entry));
   options_.metrics->CountCommit(appended.ok(),
                                 static_cast<double>(MonotonicMicros() - began) * 1e-6);
-  if (!appended.ok()) {
+  const uint64_t seconds = call->decision.break_glass_seconds;
+  const bool unrecorded = !appended.ok() && settled.committed &&
+                          options_.answerer->break_glass().Answers(appended.error(), seconds);
+  if (!appended.ok() && !unrecorded) {
     settled.committed = settled.complete = settled.broken = false;
     settled.error = RecordingFailed();
-  } else if (settled.committed) {
+  } else if (appended.ok() && settled.committed) {
     if (renews && appended->serves_hits) options_.results->Forget(*renews);
     settled.entry = ended->stored ? ended->stored->entry : appended->entry;
   }

@@ -87,7 +87,7 @@ class Runs {
 
  private:
   // Its number; nothing where the ledger did not take it.
-  boost::asio::awaitable<std::optional<uint64_t>> AppendIntent(const Call& call);
+  boost::asio::awaitable<Result<uint64_t>> AppendIntent(const Call& call);
   // Who is asked next, or null where the flight's end is the run's, or ended.stored is. tried: what
   // came of the others.
   std::shared_ptr<const Call> Next(Flight& flight, size_t& next, json::Value& tried, Ended& ended);

@@ -259,6 +259,7 @@ Decision Decide(const Policy& policy, const Caller& caller, std::string_view end
              .hits = policy.hits,
              .strict_hits = policy.strict_hits,
              .retention_seconds = policy.retention_seconds,
+             .break_glass_seconds = policy.break_glass_seconds,
              .limits = policy.limits};
   d.refusal = CheckSizes(policy.limits, request, body_bytes);
   if (!d.refusal) d.refusal = Enforce(policy, endpoint, d);

@@ -86,6 +86,8 @@ struct Policy {
   HitRules hits;
   bool strict_hits = false;        // every hit is committed, synced, before it leaves
   uint64_t retention_seconds = 0;  // kept in records; 0: no end
+  // For how long answers are given although the ledger fails; 0: never.
+  uint64_t break_glass_seconds = 0;
   Limits limits;
   std::vector<RedactRule> redact;  // in this order
   // The upstream to which everything under /v1 goes that is no endpoint of ours, unrecorded; "":
@@ -138,6 +140,7 @@ struct Decision {
   HitRules hits;
   bool strict_hits = false;
   uint64_t retention_seconds = 0;
+  uint64_t break_glass_seconds = 0;
   Limits limits;
 };
 

@@ -178,6 +178,20 @@ Row ModelsRow(std::string path, std::map<std::string, ModelConfig>& slot) {
           }};
 }
 
+Row LedgerFailureRow(std::string path, uint64_t& slot) {
+  return {std::move(path), "refuse, or break_glass: {seconds: 1 to 86400}",
+          [&slot](const Node& n) -> MaybeProblem {
+            slot = 0;
+            if (n.kind == Node::Kind::kScalar && n.text == "refuse") return std::nullopt;
+            if (n.kind != Node::Kind::kMap) return NotAllowed(n);
+            return ReadMap({Integer("break_glass.seconds", slot, 1, 86'400)}, n);
+          },
+          [&slot] {
+            if (slot == 0) return json::Value("refuse");
+            return json::Value(json::Object{{"break_glass", json::Object{{"seconds", slot}}}});
+          }};
+}
+
 // Versions look like numbers, and need no quotes here.
 Row TlsVersionRow(std::string path, std::string& slot) {
   return {std::move(path), "1.2, 1.3",
@@ -217,6 +231,7 @@ std::vector<Row> PolicyRows(Policy& p) {
       TextList("hits.finish_reasons", p.hits.finish_reasons,
                "a list of finish reasons, such as stop and length", IsFinishReason),
       Integer("retention.seconds", p.retention_seconds, 0, uint64_t{100} * 366 * 86400),
+      LedgerFailureRow("on_ledger_failure", p.break_glass_seconds),
       Integer("limits.body_bytes", p.limits.body_bytes, 0, kMaxBytes),
       Integer("limits.prompt_bytes", p.limits.prompt_bytes, 0, kMaxBytes),
       Integer("limits.messages", p.limits.messages, 0, 1'000'000),

@@ -98,15 +98,25 @@ struct ControlServer::Client {
   std::vector<std::string> snapshots;
 };
 
-Result<std::unique_ptr<ControlServer>> ControlServer::Start(const DataFolder& folder, Kv& kv,
-                                                            ControlCommands commands) {
-  std::unique_ptr<ControlServer> server(new ControlServer(folder, kv, std::move(commands)));
+bool SnapshotsInUse(const DataFolder& folder) {
+  bool in_use = false;
   std::error_code error;
   for (fs::directory_iterator left(folder.temporary(), error), end; !error && left != end;
        left.increment(error)) {
-    const std::string name = left->path().filename().string();
-    if (name.starts_with("snapshot-") && !IsHeld(left->path())) RemoveTree(left->path());
+    if (!left->path().filename().string().starts_with("snapshot-")) continue;
+    if (IsHeld(left->path())) {
+      in_use = true;
+    } else {
+      RemoveTree(left->path());
+    }
   }
+  return in_use;
+}
+
+Result<std::unique_ptr<ControlServer>> ControlServer::Start(const DataFolder& folder, Kv& kv,
+                                                            ControlCommands commands) {
+  std::unique_ptr<ControlServer> server(new ControlServer(folder, kv, std::move(commands)));
+  (void)SnapshotsInUse(folder);  // removes what nobody holds
   const SocketAddress address(folder.path());
   if (address.folder_fd < 0) return SocketError("cannot open", folder.path());
   if (::unlink(address.address.sun_path) != 0 && errno != ENOENT) {
@@ -224,7 +234,9 @@ struct Asked {
   }
 };
 
-Result<Asked> Ask(const DataFolder& folder, std::string_view line) {
+// waiting: where it is set, called every second, and the answer may take as long as it wants.
+Result<Asked> Ask(const DataFolder& folder, std::string_view line,
+                  const std::function<void()>& waiting = nullptr) {
   const SocketAddress address(folder.path());
   const Error absent{Code::kNotFound, "no server answers at " + folder.control_socket()};
   if (address.folder_fd < 0) return absent;
@@ -243,8 +255,12 @@ Result<Asked> Ask(const DataFolder& folder, std::string_view line) {
   std::string answer;
   while (answer.find('\n') == std::string::npos && answer.size() <= kMaxLine) {
     pollfd polled{asked.fd, POLLIN, 0};
-    const int ready = ::poll(&polled, 1, kAnswerTimeoutMillis);
+    const int ready = ::poll(&polled, 1, waiting ? 1000 : kAnswerTimeoutMillis);
     if (ready < 0 && errno == EINTR) continue;
+    if (ready == 0 && waiting) {
+      waiting();
+      continue;
+    }
     char buffer[512];
     const ssize_t n = ready > 0 ? ::read(asked.fd, buffer, sizeof(buffer)) : 0;
     if (n <= 0) {
@@ -265,8 +281,9 @@ Result<Asked> Ask(const DataFolder& folder, std::string_view line) {
 
 }  // namespace
 
-Result<std::string> AskServer(const DataFolder& folder, std::string_view line) {
-  Result<Asked> asked = Ask(folder, line);
+Result<std::string> AskServer(const DataFolder& folder, std::string_view line,
+                              const std::function<void()>& waiting) {
+  Result<Asked> asked = Ask(folder, line, waiting);
   if (!asked.ok()) return asked.error();
   return std::move(asked->text);
 }

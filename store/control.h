@@ -53,7 +53,13 @@ class ControlServer {
 
 // Sends the server of that folder one line, without its newline, and gives the text of its "ok".
 // kNotFound where no server answers, kUnavailable with its message otherwise.
-Result<std::string> AskServer(const DataFolder& folder, std::string_view line);
+// waiting: where it is set, it is called about every second, and the answer may take as long as it
+// wants; else some two minutes.
+Result<std::string> AskServer(const DataFolder& folder, std::string_view line,
+                              const std::function<void()>& waiting = nullptr);
+
+// Whether anybody reads a snapshot in the folder's tmp/; those that nobody holds are removed.
+bool SnapshotsInUse(const DataFolder& folder);
 
 // A client's hold on a snapshot, which is deleted when this goes away.
 class SnapshotLease {

@@ -171,6 +171,26 @@ Status WriteFileDurably(const std::string& path, std::string_view bytes) {
   return SyncFolder(ParentOf(path));
 }
 
+Status ReplaceAndOverwrite(const std::string& path, std::string_view bytes) {
+  Descriptor old(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (old.get() < 0) return IoError("cannot open", path);
+  struct stat info;
+  if (::fstat(old.get(), &info) != 0) return IoError("cannot open", path);
+  if (Status written = WriteFileDurably(path, bytes); !written.ok()) return written;
+  const std::string zeros(static_cast<size_t>(info.st_size), '\0');
+  if (!WriteAll(old.get(), zeros) || ::fsync(old.get()) != 0) {
+    return IoError("cannot overwrite the old bytes of", path);
+  }
+  return {};
+}
+
+Status SyncFile(const std::string& path) {
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) return IoError("cannot open", path);
+  if (::fsync(file.get()) != 0) return IoError("cannot sync", path);
+  return {};
+}
+
 Status SyncFolder(const std::string& path) {
   Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder.get() < 0) return IoError("cannot open", path);

@@ -30,6 +30,13 @@ class DataFolder {
   std::string keyring() const { return path_ + "/keyring"; }
   std::string keys() const { return path_ + "/keys"; }
   std::string checkpoint() const { return path_ + "/checkpoint"; }
+  // What erasures destroyed (erasures.h), and where backups were made to (one path a line).
+  std::string erasures() const { return path_ + "/erasures"; }
+  std::string backups() const { return path_ + "/backups"; }
+  // There while the folder must not be served from (restore.h).
+  std::string restored() const { return path_ + "/restored"; }
+  // The log that a new one in this folder continues (restore.h).
+  std::string continues() const { return path_ + "/continues"; }
   std::string temporary() const { return path_ + "/tmp"; }
   std::string control_socket() const { return path_ + "/control.sock"; }
 
@@ -42,7 +49,11 @@ class DataFolder {
 // Whole files. Write: to a temporary name, synced, renamed over, folder synced; mode 0600.
 Result<std::string> ReadFile(const std::string& path);
 Status WriteFileDurably(const std::string& path, std::string_view bytes);
+// The same over an existing file, whose old bytes are overwritten with zeros (synced) once no name
+// leads to them any more. Where a disk keeps old blocks all the same, only encrypting it helps.
+Status ReplaceAndOverwrite(const std::string& path, std::string_view bytes);
 Status SyncFolder(const std::string& path);
+Status SyncFile(const std::string& path);
 // mkdir -p of one level with 0700; ok where it exists.
 Status MakeFolder(const std::string& path);
 

@@ -14,6 +14,7 @@
 #include "store/checkpoint.h"
 #include "store/control.h"
 #include "store/data_folder.h"
+#include "store/erasures.h"
 #include "store/kv_rocksdb.h"
 
 namespace verbatim::store {
@@ -45,10 +46,12 @@ class Checker {
   Result<FsckReport> Run(const std::optional<std::string>& kept_checkpoint) {
     ReadCheckpoint(kept_checkpoint);
     if (Status status = CheckMeta(); !status.ok()) return status.error();
+    if (Status status = CheckEntries(); !status.ok()) return status.error();
+    TakeNewerErasures();
     for (const auto step :
-         {&Checker::CheckEntries, &Checker::CheckTreeState, &Checker::CheckStrayRows,
-          &Checker::CheckIndex, &Checker::CheckReceipts, &Checker::CheckTenants,
-          &Checker::CheckHits, &Checker::CheckIntents, &Checker::CheckUnusedKeys}) {
+         {&Checker::CheckTreeState, &Checker::CheckStrayRows, &Checker::CheckIndex,
+          &Checker::CheckReceipts, &Checker::CheckTenants, &Checker::CheckHits,
+          &Checker::CheckIntents, &Checker::CheckUnusedKeys}) {
       if (Status status = (this->*step)(); !status.ok()) return status.error();
     }
     CheckErasures();
@@ -98,8 +101,14 @@ class Checker {
     }
     const Status scanned =
         kv_.Scan(Table::kMeta, "", "", [&](std::string_view key, std::string_view) {
-          if (key != kMetaFormat && key != kMetaOrigin && key != kMetaTree &&
-              key != kMetaInterval) {
+          if (const std::string_view erasing = kMetaErasing;
+              key.starts_with(erasing) && key.size() == erasing.size() + 8) {
+            ++unfinished_erasures_;
+          } else if (const std::string_view hold = kMetaHold;
+                     key.starts_with(hold) && key.size() == hold.size() + 8) {
+            stored_holds_.insert(ReadU64(key.substr(hold.size())));
+          } else if (key != kMetaFormat && key != kMetaOrigin && key != kMetaTree &&
+                     key != kMetaInterval) {
             Find("meta", std::nullopt, "a row of an unknown name");
           }
           return true;
@@ -198,10 +207,12 @@ class Checker {
 
     Result<SlotKeys> keys = reader_.entry_keys().Get(entry);
     if (!keys.ok() && keys.error().code == Code::kNotFound) {
-      without_keys_.insert(entry);
+      without_keys_.Add(entry);
+      if (leaf->tenant.empty()) own_without_keys_.Add(entry);
       return {};
     }
     if (!keys.ok()) return Note("keyring", entry, keys.error());
+    if (leaf->tenant.empty()) own_with_keys_.Add(entry);
     Result<Record> record = reader_.OpenRecord(entry, *leaf, *keys);
     if (!record.ok()) return Note("record", entry, record.error());
     for (const auto& [part, digest] : {std::pair(Part::kRequest, &record->request_digest),
@@ -229,9 +240,15 @@ class Checker {
         Find("leaf", entry,
              "it refers to entry " + std::to_string(reference.entry) + ", which is not before it");
       }
-      if (leaf.kind == Kind::kErased) erased_.insert(reference.entry);
+      if (leaf.kind == Kind::kReleased && holds_.erase(reference.entry) == 0) {
+        Find(
+            "hold", entry,
+            "it releases entry " + std::to_string(reference.entry) + ", which is no hold in force");
+      }
     }
     CheckIntent(entry, leaf);
+    if (leaf.kind == Kind::kHeld) holds_.insert(entry);
+    CheckErasure(entry, leaf);
     if (leaf.kind == Kind::kHits) {
       const json::Value* hits = leaf.detail.Find("hits");
       const json::Value* count = hits ? hits->Find("count") : nullptr;
@@ -241,6 +258,31 @@ class Checker {
       } else {
         batches_[entry] = {leaf.tenant, *count->AsUint64(), root->as_string(), false};
       }
+    }
+  }
+
+  void CheckErasure(uint64_t entry, const Leaf& leaf) {
+    if (leaf.outcome != "ok") return;
+    if (leaf.kind == Kind::kErased) {
+      Result<Ranges> entries = Ranges::FromMember(leaf.detail, "entries");
+      Result<Ranges> slots = Ranges::FromMember(leaf.detail, "slots");
+      if (!entries.ok() || !slots.ok()) return Find("leaf", entry, "its list of what is erased");
+      for (const auto& [first, last] : entries->ranges()) erased_.Add(first, last);
+      for (const auto& [first, last] : slots->ranges()) erased_slots_.Add(first, last);
+    } else if (leaf.kind == Kind::kPruned) {
+      Result<Ranges> kept = Ranges::FromMember(leaf.detail, "kept");
+      const json::Value* before = leaf.detail.Find("before");
+      if (!kept.ok() || !before || !before->AsUint64() || *before->AsUint64() > entry) {
+        return Find("leaf", entry, "it does not say up to where it pruned");
+      }
+      // Everything before, but for what it kept.
+      uint64_t next = 0;
+      for (const auto& [first, last] : kept->ranges()) {
+        if (first > next) pruned_.Add(next, first - 1);
+        next = last + 1;
+      }
+      if (*before->AsUint64() > next) pruned_.Add(next, *before->AsUint64() - 1);
+      report_.pruned_before = std::max(report_.pruned_before, *before->AsUint64());
     }
   }
 
@@ -292,12 +334,11 @@ class Checker {
       Result<std::optional<uint64_t>> first =
           reader_.FindIndex(record.name_space, *IndexedBy(record));
       if (!first.ok()) return Note("index", entry, first.error());
+      // Where a first result was erased, the next one has taken its place, or none has yet.
       if (!*first) {
-        Find("index", entry, "it serves hits, but the index does not hold its fingerprint");
+        unindexed_.Add(entry);
       } else if (**first > entry && !Renews(**first)) {
-        Find("index", entry,
-             "the index names entry " + std::to_string(**first) +
-                 " for its fingerprint, and this one was first");
+        overtaken_.emplace_back(entry, **first);
       }
     }
     if (record.request_id.empty()) return {};
@@ -578,10 +619,31 @@ class Checker {
       if (!*batch) Find("hit", std::nullopt, "a hit of a closed interval has no leaf");
     }
     Result<std::vector<OpenedHit>> hits = reader_.OpenHits(key, *row);
+    if (!hits.ok() && hits.error().code == Code::kNotFound) {
+      ++report_.erased_hits_rows;
+      return CheckErasedHits(key, row->slot);
+    }
     if (!hits.ok()) return Note("hit", std::nullopt, hits.error());
+    if (unfinished_erasures_ == 0 && erased_slots_.Contains(row->slot)) {
+      Find("keyring", std::nullopt,
+           "slot " + std::to_string(row->slot) + " of the hits was erased, and its keys are there");
+    }
     for (const OpenedHit& hit : *hits) {
       if (Status checked = CheckHit(key, hit.record); !checked.ok()) return checked;
     }
+    return {};
+  }
+
+  // Its keys are gone: erased, or of a batch that was pruned.
+  Status CheckErasedHits(std::string_view key, uint64_t slot) {
+    if (erased_slots_.Contains(slot)) return {};
+    Result<std::optional<std::string>> batch =
+        kv_.Get(Table::kHitBatch, key.substr(0, kHitBatchKeyBytes));
+    if (!batch.ok()) return Note("hit", std::nullopt, batch.error());
+    if (*batch && (*batch)->size() == 8 && pruned_.Contains(ReadU64(**batch))) return {};
+    Find("keyring", std::nullopt,
+         "the keys of slot " + std::to_string(slot) +
+             " of the hits are gone, and no entry says that they were erased");
     return {};
   }
 
@@ -620,11 +682,58 @@ class Checker {
     }
   }
 
+  bool AnyErasure() const { return !erased_.empty() || !pruned_.empty(); }
+
+  // What the folder's log of erasures says of a log that went on after this database.
+  void TakeNewerErasures() {
+    const VerifierKey& key = reader_.keys().signer->key();
+    Result<std::vector<Erasure>> newer = ParseErasures(options_.erasures, key.name, &key);
+    if (!newer.ok()) return Find("erasures", std::nullopt, newer.error().message);
+    for (const Erasure& erasure : *newer) {
+      if (erasure.entry < tree_.size()) continue;
+      for (const auto& [first, last] : erasure.entries.ranges()) erased_.Add(first, last);
+      for (const auto& [first, last] : erasure.slots.ranges()) erased_slots_.Add(first, last);
+    }
+  }
+
   void CheckErasures() {
-    for (const uint64_t entry : without_keys_) {
-      if (!erased_.contains(entry)) {
+    without_keys_.ForEach([&](uint64_t entry) {
+      const bool pruned = pruned_.Contains(entry) && !own_without_keys_.Contains(entry);
+      if (!pruned && !erased_.Contains(entry)) {
         Find("keyring", entry, "its keys are gone, and no entry says that they were erased");
       }
+      return report_.findings_omitted == 0;
+    });
+    report_.erased = without_keys_.count();
+    const auto check_gone = [&](const Ranges& gone, bool own_too) {
+      gone.ForEach([&](uint64_t entry) {
+        if (entry >= tree_.size()) return false;
+        if (without_keys_.Contains(entry) || (!own_too && own_with_keys_.Contains(entry)) ||
+            unreadable_.contains(entry)) {
+          return true;
+        }
+        Find("keyring", entry,
+             "it was erased, and its keys are still there; start the server once");
+        return report_.findings_omitted == 0;
+      });
+    };
+    if (unfinished_erasures_ == 0) {
+      check_gone(erased_, true);
+      check_gone(pruned_, false);
+    }
+    if (!AnyErasure()) {
+      unindexed_.ForEach([&](uint64_t entry) {
+        Find("index", entry, "it serves hits, but the index does not hold its fingerprint");
+        return report_.findings_omitted == 0;
+      });
+      for (const auto& [entry, first] : overtaken_) {
+        Find("index", entry,
+             "the index names entry " + std::to_string(first) +
+                 " for its fingerprint, and this one was first");
+      }
+    }
+    if (unreadable_.empty() && stored_holds_ != holds_) {
+      Find("hold", std::nullopt, "the holds in force are not those that the entries say");
     }
   }
 
@@ -678,7 +787,12 @@ class Checker {
     bool damaged = false;
   } opened_;                                      // the row of hits that a receipt named last
   std::map<uint64_t, std::string> open_intents_;  // entry -> tenant
-  std::set<uint64_t> without_keys_, erased_;
+  Ranges without_keys_, own_without_keys_, own_with_keys_;  // own: the server's
+  Ranges erased_, pruned_, erased_slots_;                   // as entries say
+  Ranges unindexed_;                                        // serve hits, and are not in the index
+  std::vector<std::pair<uint64_t, uint64_t>> overtaken_;    // a later one is
+  std::set<uint64_t> holds_, stored_holds_;  // in force: as entries say, as the database does
+  uint64_t unfinished_erasures_ = 0;
   std::set<uint64_t> unreadable_;  // leaves that are missing or damaged
 };
 
@@ -689,8 +803,16 @@ FsckReport Unreadable(const char* kind, const std::string& what) {
   return report;
 }
 
-Result<FsckReport> CheckFolder(const DataFolder& tables, const DataFolder& secrets,
+}  // namespace
+
+Result<FsckReport> CheckLedger(const Reader& reader,
+                               const std::optional<std::string>& kept_checkpoint,
                                const FsckOptions& options) {
+  return Checker(reader, options).Run(kept_checkpoint);
+}
+
+Result<FsckReport> CheckFolder(const DataFolder& tables, const DataFolder& rings,
+                               const DataFolder& secrets, FsckOptions options) {
   Result<Keys> keys = LoadKeys(secrets, "", false);
   if (!keys.ok()) return keys.error();
   if (::access((tables.database() + "/CURRENT").c_str(), F_OK) != 0 && errno == ENOENT) {
@@ -702,11 +824,13 @@ Result<FsckReport> CheckFolder(const DataFolder& tables, const DataFolder& secre
   }
   if (!kv.ok()) return kv.error();
   Result<std::unique_ptr<Keyring>> entries =
-      Keyring::Open(tables.keyring() + "/entries", "entries", *keys->wrapper, false);
+      Keyring::Open(rings.keyring() + "/entries", "entries", *keys->wrapper, false);
   if (!entries.ok()) return entries.error();
   Result<std::unique_ptr<Keyring>> hits =
-      Keyring::Open(tables.keyring() + "/hits", "hits", *keys->wrapper, false);
+      Keyring::Open(rings.keyring() + "/hits", "hits", *keys->wrapper, false);
   if (!hits.ok()) return hits.error();
+  Result<std::string> erasures = ReadFile(rings.erasures());
+  if (erasures.ok()) options.erasures = std::move(*erasures);
   Result<std::string> checkpoint = ReadFile(tables.checkpoint());
   if (!checkpoint.ok() && checkpoint.error().code != Code::kNotFound) return checkpoint.error();
   Result<std::optional<std::string>> format = (*kv)->Get(Table::kMeta, kMetaFormat);
@@ -723,14 +847,6 @@ Result<FsckReport> CheckFolder(const DataFolder& tables, const DataFolder& secre
       reader, checkpoint.ok() ? std::optional<std::string>(*checkpoint) : std::nullopt, options);
 }
 
-}  // namespace
-
-Result<FsckReport> CheckLedger(const Reader& reader,
-                               const std::optional<std::string>& kept_checkpoint,
-                               const FsckOptions& options) {
-  return Checker(reader, options).Run(kept_checkpoint);
-}
-
 Result<FsckReport> Fsck(const std::string& path, const FsckOptions& options) {
   const DataFolder unlocked = DataFolder::Unlocked(path);
   if (::access(unlocked.keys().c_str(), F_OK) != 0) {
@@ -741,12 +857,12 @@ Result<FsckReport> Fsck(const std::string& path, const FsckOptions& options) {
   const int64_t give_up = MonotonicMicros() + kServerWaitMicros;
   for (;;) {
     Result<DataFolder> owned = DataFolder::Open(path);
-    if (owned.ok()) return CheckFolder(*owned, *owned, options);
+    if (owned.ok()) return CheckFolder(*owned, *owned, *owned, options);
     if (owned.error().code != Code::kFailedPrecondition) return owned.error();
     Result<SnapshotLease> lease = SnapshotLease::Request(unlocked);
     if (lease.ok()) {
-      Result<FsckReport> report =
-          CheckFolder(DataFolder::Unlocked(lease->path()), unlocked, options);
+      const DataFolder snapshot = DataFolder::Unlocked(lease->path());
+      Result<FsckReport> report = CheckFolder(snapshot, snapshot, unlocked, options);
       if (report.ok()) report->snapshot = true;
       return report;
     }
@@ -771,6 +887,8 @@ json::Value ToJson(const FsckReport& report) {
   object.Set("entries", report.entries);
   object.Set("hits", report.hits);
   object.Set("root", HexEncode(report.root));
+  object.Set("erased", report.erased);
+  object.Set("pruned_before", report.pruned_before);
   object.Set("checkpoint_size", report.checkpoint_size);
   object.Set("snapshot", report.snapshot);
   object.Set("findings", std::move(findings));

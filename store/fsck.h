@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "base/json.h"
 #include "base/result.h"
+#include "store/data_folder.h"
 #include "store/reader.h"
 
 namespace verbatim::store {
@@ -22,6 +23,9 @@ struct FsckFinding {
 
 struct FsckReport {
   uint64_t entries = 0, hits = 0;
+  uint64_t erased = 0;            // entries whose keys were destroyed, pruned ones included
+  uint64_t erased_hits_rows = 0;  // likewise, rows of hits
+  uint64_t pruned_before = 0;     // the newest pruning's; 0: none
   uint64_t checkpoint_size = 0;
   Digest root{};                      // recomputed from the leaves
   bool snapshot = false;              // of a running server
@@ -34,6 +38,9 @@ inline constexpr size_t kMaxFindings = 1000;
 struct FsckOptions {
   bool deep = false;  // also every database file against its checksum
   std::function<void(uint64_t done, uint64_t total)> progress = {};  // per entry; may be empty
+  // The folder's log of erasures: of what it says with the log key's signature, beyond the end of
+  // the database, the keys may be gone without an entry (a restored backup).
+  std::string erasures = {};
   // Also the keyring's rows that nothing has used yet (some 10 ms a segment).
   bool unused_keys = true;
 };
@@ -43,6 +50,11 @@ struct FsckOptions {
 Result<FsckReport> CheckLedger(const Reader& reader,
                                const std::optional<std::string>& kept_checkpoint,
                                const FsckOptions& options);
+
+// The database and checkpoint of one folder, the keyring (and its log of erasures) of another, the
+// keys of a third. Nobody writes to them meanwhile.
+Result<FsckReport> CheckFolder(const DataFolder& tables, const DataFolder& rings,
+                               const DataFolder& secrets, FsckOptions options);
 
 // Opens the folder itself, or asks the server that owns it for a snapshot.
 Result<FsckReport> Fsck(const std::string& folder, const FsckOptions& options);

@@ -1,11 +1,13 @@
 #include "store/keyring.h"
 
 #include <dirent.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/crypto.h"
@@ -77,8 +79,10 @@ Result<std::unique_ptr<Keyring>> Keyring::Open(std::string folder, std::string n
                                 "; restore the keyring from a backup"};
   }
   // Segments are made in order and never removed: their number is one past the highest.
+  std::vector<std::string> unfinished;
   while (const dirent* entry = ::readdir(entries)) {
     const std::string_view file(entry->d_name);
+    if (file.ends_with(".keys.new")) unfinished.emplace_back(file);
     uint64_t number = 0;
     const auto parsed = std::from_chars(file.data(), file.data() + file.size(), number);
     if (parsed.ec != std::errc()) continue;
@@ -87,6 +91,8 @@ Result<std::unique_ptr<Keyring>> Keyring::Open(std::string folder, std::string n
     ring->end_ = std::max(ring->end_, number + 1);
   }
   ::closedir(entries);
+  // What a killed write left may hold keys that are erased later.
+  for (const std::string& file : unfinished) ::unlink((ring->folder_ + "/" + file).c_str());
   return ring;
 }
 
@@ -103,8 +109,10 @@ std::string Keyring::Context(uint64_t number) const {
 }
 
 Result<std::shared_ptr<const Keyring::Segment>> Keyring::Load(uint64_t number) const {
+  uint64_t erasures = 0;
   {
     std::lock_guard lock(mutex_);
+    erasures = erasures_;
     if (number >= end_) {
       return Error{Code::kNotFound,
                    "keyring " + name_ + " has no segment " + std::to_string(number)};
@@ -145,6 +153,7 @@ Result<std::shared_ptr<const Keyring::Segment>> Keyring::Load(uint64_t number) c
   auto segment = std::make_shared<Segment>(
       Segment{number, std::move(*key), std::string(bytes.substr(kHeaderBytes + wrapped))});
   std::lock_guard lock(mutex_);
+  if (erasures != erasures_) return std::shared_ptr<const Segment>(segment);
   cache_.push_front(segment);
   if (cache_.size() > kCachedSegments) cache_.pop_back();
   return std::shared_ptr<const Segment>(segment);
@@ -199,6 +208,47 @@ Status Keyring::Prepare(uint64_t slot) {
     std::lock_guard lock(mutex_);
     end_ = number + 1;
   }
+  return {};
+}
+
+Status Keyring::Erase(const Ranges& slots) {
+  std::lock_guard making(making_mutex_);
+  const uint64_t end = End();
+  uint64_t next = 0;  // segment
+  for (const auto& [first, last] : slots.ranges()) {
+    if (first >= end) break;
+    const uint64_t from = std::max(next, first / kSlotsPerSegment);
+    const uint64_t to = std::min(last, end - 1) / kSlotsPerSegment;
+    for (uint64_t segment = from; segment <= to; ++segment) {
+      if (Status erased = EraseIn(segment, slots); !erased.ok()) return erased;
+    }
+    next = std::max(next, to + 1);
+  }
+  return {};
+}
+
+Status Keyring::EraseIn(uint64_t segment, const Ranges& slots) {
+  const std::string path = SegmentPath(segment);
+  // Checks the file; what is written is its bytes but for the rows.
+  if (Result<std::shared_ptr<const Segment>> sound = Load(segment); !sound.ok()) {
+    return sound.error();
+  }
+  Result<std::string> file = ReadFile(path);
+  if (!file.ok()) return file.error();
+  const size_t rows = file->size() - kSlotsPerSegment * kRowBytes;
+  bool changed = false;
+  for (uint64_t row = 0; row < kSlotsPerSegment; ++row) {
+    if (!slots.Contains(segment * kSlotsPerSegment + row)) continue;
+    const auto begin = file->begin() + static_cast<std::ptrdiff_t>(rows + row * kRowBytes);
+    const auto end = begin + kRowBytes;
+    changed |= std::any_of(begin, end, [](char c) { return c != 0; });
+    std::fill(begin, end, '\0');
+  }
+  if (!changed) return {};
+  if (Status replaced = ReplaceAndOverwrite(path, *file); !replaced.ok()) return replaced;
+  std::lock_guard lock(mutex_);
+  ++erasures_;
+  cache_.remove_if([&](const auto& cached) { return cached->number == segment; });
   return {};
 }
 

@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "store/ranges.h"
 
 namespace verbatim::store {
 
@@ -49,6 +50,11 @@ class Keyring {
   Result<SlotKeys> Get(uint64_t slot) const;
   // Makes, if need be, the slot's segment, synced. Takes some 10 ms then; call it ahead.
   Status Prepare(uint64_t slot);
+  // Destroys the keys of these slots: their rows are zeros afterwards, in new files that take the
+  // old ones' place, and what the old ones held is overwritten before it is given back to the disk.
+  // Synced when it returns ok; slots past End() are left out. Nobody may hold a second name (a
+  // snapshot) of a segment meanwhile: that is the caller's to see to. Idempotent.
+  Status Erase(const Ranges& slots);
   // The first slot of no segment yet.
   uint64_t End() const;
   // The path of a segment's file.
@@ -63,6 +69,7 @@ class Keyring {
   Keyring(std::string folder, std::string name, const KeyWrapper& wrapper)
       : folder_(std::move(folder)), name_(std::move(name)), wrapper_(wrapper) {}
   Result<std::shared_ptr<const Segment>> Load(uint64_t number) const;
+  Status EraseIn(uint64_t segment, const Ranges& slots);
   std::string Context(uint64_t number) const;
 
   const std::string folder_, name_;
@@ -70,7 +77,8 @@ class Keyring {
   mutable std::mutex mutex_;                                 // guards end_ and cache_
   uint64_t end_ = 0;                                         // segments that exist
   mutable std::list<std::shared_ptr<const Segment>> cache_;  // newest use first
-  std::mutex making_mutex_;                                  // one Prepare at a time
+  uint64_t erasures_ = 0;    // what was read before the newest one is not kept
+  std::mutex making_mutex_;  // one Prepare or Erase at a time
 };
 
 }  // namespace verbatim::store

@@ -1,5 +1,7 @@
 #include "store/ledger.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <future>
@@ -13,9 +15,11 @@
 #include "store/keyring.h"
 #include "store/keys.h"
 #include "store/kv_rocksdb.h"
+#include "store/life.h"
 #include "store/migrate.h"
 #include "store/publisher.h"
 #include "store/reader.h"
+#include "store/restore.h"
 #include "store/rows.h"
 #include "store/sequencer.h"
 
@@ -34,6 +38,7 @@ struct Ledger::State {
   std::unique_ptr<Hits> hits;
   std::unique_ptr<Publisher> publisher;
   std::unique_ptr<Sequencer> sequencer;
+  std::unique_ptr<Life> life;
   std::unique_ptr<ControlServer> control;
   std::once_flag closed;
   std::atomic<bool> closing = false;
@@ -46,6 +51,35 @@ struct Ledger::State {
 };
 
 namespace {
+
+Error Interrupted(const DataFolder& folder) {
+  return {Code::kFailedPrecondition,
+          "the beginning of a new log in " + folder.path() +
+              " was interrupted; run verbatim restore --acknowledge-rollback --data " +
+              folder.path() + " again"};
+}
+
+// Not what is a backup, was restored, or is on its way to a new log.
+Status MayServe(const DataFolder& folder, bool continues) {
+  if (::access(folder.restored().c_str(), F_OK) == 0) {
+    return Error{Code::kFailedPrecondition,
+                 folder.path() +
+                     " was restored from a backup, and its log may have gone on after that: run "
+                     "verbatim restore --data " +
+                     folder.path() +
+                     " with --checkpoint FILE, the newest checkpoint that was published, or with "
+                     "--acknowledge-rollback, which begins a new log"};
+  }
+  if (::access((folder.path() + "/backup.json").c_str(), F_OK) == 0) {
+    return Error{Code::kFailedPrecondition, folder.path() +
+                                                " is a backup; run verbatim restore --from " +
+                                                folder.path() + " --data DIR, and serve from that"};
+  }
+  if (continues && ::access((folder.keys() + "/log.key").c_str(), F_OK) != 0) {
+    return Interrupted(folder);
+  }
+  return {};
+}
 
 // Makes the rows of a new log, or checks that those of an old one, migrated, are of this log.
 Status OpenFormat(Kv& kv, const std::string& origin) {
@@ -143,8 +177,9 @@ Status Ledger::State::CheckAgainst(const TreeHead& kept, const TreeState& state)
                  "the database holds " + std::to_string(state.tree.size()) +
                      " entries, but a checkpoint of " + std::to_string(kept.size) +
                      " was published (" + folder.checkpoint() +
-                     "): an old copy of the database was put back. Put the newest one back; a log "
-                     "that forgets entries cannot go on"};
+                     "): an old copy of the database was put back. Put the newest one back; where "
+                     "it is lost, verbatim restore --acknowledge-rollback --data " +
+                     folder.path() + " begins a new log"};
   }
   Result<Digest> whole = RootAt(state.tree.size(), reader->nodes());
   if (!whole.ok()) return whole.error();
@@ -156,10 +191,13 @@ Status Ledger::State::CheckAgainst(const TreeHead& kept, const TreeState& state)
   Result<Digest> root = RootAt(kept.size, reader->nodes());
   if (!root.ok()) return root.error();
   if (*root != kept.root) {
-    return Error{Code::kFailedPrecondition,
-                 "the database's first " + std::to_string(kept.size) +
-                     " entries are not those of the published checkpoint; run verbatim fsck and "
-                     "restore a backup of this log"};
+    return Error{
+        Code::kFailedPrecondition,
+        "the database's first " + std::to_string(kept.size) +
+            " entries are not those of the published checkpoint; restore a newer backup of "
+            "this log, or begin a new one with verbatim restore --acknowledge-rollback "
+            "--data " +
+            folder.path()};
   }
   return {};
 }
@@ -197,6 +235,10 @@ Result<std::unique_ptr<Ledger>> Ledger::Open(DataFolder folder, LedgerOptions op
   s.options = std::move(options);
   const std::string& origin = s.options.origin;
 
+  Result<Continuation> continues = ReadContinuation(s.folder);
+  if (!continues.ok() && continues.error().code != Code::kNotFound) return continues.error();
+  if (Status free = MayServe(s.folder, continues.ok()); !free.ok()) return free.error();
+
   s.kv = std::move(s.options.kv);
   if (!s.kv) {
     Result<std::unique_ptr<Kv>> kv = OpenRocksDb(s.folder.database(), KvAccess::kReadWrite);
@@ -219,6 +261,7 @@ Result<std::unique_ptr<Ledger>> Ledger::Open(DataFolder folder, LedgerOptions op
   if (!keys.ok()) return keys.error();
   s.keys = std::move(*keys);
   const VerifierKey& log_key = s.keys.signer->key();
+  if (continues.ok() && continues->origin != log_key.name) return Interrupted(s.folder);
   if (!origin.empty() && origin != log_key.name) {
     return Error{Code::kFailedPrecondition, "this log's origin is " + log_key.name +
                                                 " and never changes; leave --origin out, or start "
@@ -310,14 +353,30 @@ Result<std::unique_ptr<Ledger>> Ledger::Open(DataFolder folder, LedgerOptions op
   std::unique_ptr<Ledger> ledger(new Ledger(std::move(state)));
   json::Value detail =
       StartDetail(s.options.start_detail, last, s.options.now(), open_intents->size());
+  if (continues.ok() && !last) {
+    Result<json::Value> old_log = ContinuesDetail(*continues);
+    if (!old_log.ok()) return old_log.error();
+    detail.Set("continues", std::move(*old_log));
+  }
   const Status started = s.Start(
       ServerEntry(Kind::kServerStarted, s.options.manifest, std::move(detail)), *open_intents);
   if (!started.ok()) return started.error();
+  if (continues.ok() && ::unlink(s.folder.continues().c_str()) != 0) {
+    return Error{Code::kIo, "cannot remove " + s.folder.continues()};
+  }
+  s.life =
+      std::make_unique<Life>(Life::Parts{*s.kv, *s.entry_keys, *s.hit_keys, *s.reader, *s.sequencer,
+                                         s.folder, s.options.manifest, s.options.now});
+  if (Status completed = s.life->Complete(); !completed.ok()) return completed.error();
   if (s.options.control_socket) {
     ControlCommands commands;
     commands.emplace("exported", [&log = *ledger](std::string_view argument) {
       return RecordExport(log, argument);
     });
+    commands.emplace("records",
+                     [&life = *s.life](std::string_view argument) -> Result<std::string> {
+                       return life.Answer(argument);
+                     });
     Result<std::unique_ptr<ControlServer>> control =
         ControlServer::Start(s.folder, *s.kv, std::move(commands));
     if (!control.ok()) return control.error();
@@ -495,6 +554,14 @@ LogIdentity Ledger::Log() const {
 
 std::string Ledger::Pseudonym(std::string_view tenant) const {
   return state_->keys.Pseudonym(tenant);
+}
+
+Result<LifeReport> Ledger::Apply(const LifeCommand& command) {
+  return state_->life->Apply(command);
+}
+
+void Ledger::OnErased(std::function<void(const Ranges&)> forget) {
+  state_->life->OnErased(std::move(forget));
 }
 
 Status Ledger::Close() {

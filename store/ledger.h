@@ -35,6 +35,8 @@
 #include "base/result.h"
 #include "store/data_folder.h"
 #include "store/kv.h"
+#include "store/life.h"
+#include "store/ranges.h"
 #include "store/records.h"
 
 namespace verbatim::store {
@@ -131,6 +133,7 @@ struct Receipt {
     uint64_t number = 0, count = 0;  // of the batch in `entry`
     uint64_t result = 0;             // the entry whose answer was served
     Digest commitment{};
+    bool erased = false;       // then neither `result` nor what opens the commitment is known
     std::string record, salt;  // commitment = SHA-256(salt || SHA-256(record)); FORMAT.md, Hits
     std::vector<Digest> path;  // to the batch's root; RFC 6962 leaf hash of the commitment
   };
@@ -197,6 +200,14 @@ class Ledger {
   LogIdentity Log() const;
   // The pseudonym that leaves hold for this tenant.
   std::string Pseudonym(std::string_view tenant) const;
+
+  // Holds, releases, erases, prunes (life.h). Blocks, for as long as it takes to read the records
+  // in question. A refusal by hold or retention is no error, but the report's outcome.
+  Result<LifeReport> Apply(const LifeCommand& command);
+  // Called when entries were erased, once Lookup does not give them any more and before their keys
+  // are destroyed: whoever keeps something of them forgets it. Replaces the one before (null:
+  // none), and returns when that is not being called any more.
+  void OnErased(std::function<void(const Ranges& entries)> forget);
 
   // Commits what is queued, open hit intervals and server_stopped; publishes the last checkpoint.
   // Appends after it give kUnavailable. Idempotent.

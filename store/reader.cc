@@ -277,18 +277,22 @@ Status Reader::FindHit(const ReceiptRow& row, Receipt& receipt) const {
   if (!hit_row.ok()) return hit_row.error();
   if (row.place >= hit_row->commitments.size()) return damaged;
   Result<std::vector<OpenedHit>> hits = OpenHits(row.row_key, *hit_row);
-  if (!hits.ok()) return hits.error();
-  OpenedHit& hit = (*hits)[row.place];
-  if (hit.record.request_id != receipt.request_id ||
-      keys_.Pseudonym(hit.record.tenant) != receipt.tenant) {
+  const bool erased = !hits.ok() && hits.error().code == Code::kNotFound;
+  if (!hits.ok() && !erased) return hits.error();
+  if (!erased && ((*hits)[row.place].record.request_id != receipt.request_id ||
+                  keys_.Pseudonym((*hits)[row.place].record.tenant) != receipt.tenant)) {
     return Error{Code::kCorrupt, "the receipt names another request's hit; run verbatim fsck"};
   }
   receipt.hit.emplace();
+  receipt.hit->erased = erased;
   receipt.hit->number =
       ReadU32(std::string_view(row.row_key).substr(kHitBatchKeyBytes)) + row.place;
-  receipt.hit->result = hit.record.result;
-  receipt.hit->record = std::move(hit.bytes);
-  receipt.hit->salt = std::move(hit.salt);
+  if (!erased) {
+    OpenedHit& hit = (*hits)[row.place];
+    receipt.hit->result = hit.record.result;
+    receipt.hit->record = std::move(hit.bytes);
+    receipt.hit->salt = std::move(hit.salt);
+  }
   receipt.hit->commitment = hit_row->commitments[row.place];
 
   const std::string batch_key = row.row_key.substr(0, kHitBatchKeyBytes);

@@ -35,6 +35,8 @@ constexpr std::pair<Kind, const char*> kKinds[] = {
     {Kind::kServerStarted, "server_started"},
     {Kind::kServerStopped, "server_stopped"},
     {Kind::kClockJumped, "clock_jumped"},
+    {Kind::kPruned, "pruned"},
+    {Kind::kUnrecorded, "unrecorded"},
 };
 
 void SetText(json::Value& object, const char* name, const std::string& text) {

@@ -41,6 +41,8 @@ enum class Kind {
   kServerStarted,
   kServerStopped,
   kClockJumped,  // the machine's clock went backwards
+  kPruned,       // records up to an entry removed by policy
+  kUnrecorded,   // answers that were given while the ledger failed
 };
 
 // The kind's name in leaves ("generated", "server_started"), and back.

@@ -26,6 +26,10 @@ inline constexpr char kMetaTree[] = "tree";            // TreeState
 inline constexpr char kMetaInterval[] = "interval";    // HitCounters
 inline constexpr char kMetaMigration[] = "migration";  // table u8 || key: the last row migrated
 
+// Followed by an entry: an erasure whose keys are not destroyed yet, a hold that is not released.
+inline constexpr char kMetaErasing[] = "erasing/";  // empty
+inline constexpr char kMetaHold[] = "hold/";        // the `held` leaf's detail
+
 struct TreeState {
   CompactRange tree;
   int64_t time = 0;  // of the last leaf

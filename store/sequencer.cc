@@ -106,9 +106,9 @@ struct Sequencer::Group {
   Batch batch;
   TreeState state;
   int64_t clock = 0;
-  std::map<std::string, uint64_t> sequences;    // by pseudonym
-  std::map<std::string, uint64_t> index;        // by index key
-  std::map<std::string, std::string> receipts;  // request id -> pseudonym bytes
+  std::map<std::string, uint64_t> sequences;             // by pseudonym
+  std::map<std::string, std::optional<uint64_t>> index;  // by index key; nothing: removed
+  std::map<std::string, std::string> receipts;           // request id -> pseudonym bytes
   std::set<uint64_t> ended_intents;
   std::vector<OpenIntent> new_intents;
 };
@@ -199,6 +199,11 @@ void Sequencer::Run() {
     {
       std::lock_guard lock(mutex_);
       last = stopping_ && queue_.empty();
+      if (std::any_of(appends.begin(), appends.end(),
+                      [](const PreparedAppend& append) { return append.barrier; })) {
+        wake_ = false;
+        interval_end_ = 0;
+      }
       if (interval_end_ != 0 && (last || MonotonicMicros() >= interval_end_)) {
         wake_ = false;
         interval_end_ = 0;
@@ -232,7 +237,11 @@ void Sequencer::CommitGroup(std::vector<PreparedAppend> appends) {
   if (prepared.ok()) prepared = AddHitBatches(group);
   if (prepared.ok()) AddNotSent(group);
   for (const PreparedAppend& append : appends) {
-    results.push_back(prepared.ok() ? Place(group, append) : prepared.error());
+    if (prepared.ok() && append.barrier) {
+      results.push_back(Appended());
+    } else {
+      results.push_back(prepared.ok() ? Place(group, append) : prepared.error());
+    }
   }
   if (!prepared.ok()) {
     LogError("ledger: " + prepared.error().message);
@@ -371,7 +380,7 @@ Result<uint64_t> Sequencer::NextSequence(const Group& group, const std::string& 
 Result<std::optional<uint64_t>> Sequencer::ResultNow(const Group& group,
                                                      const std::string& index_key) const {
   if (const auto at = group.index.find(index_key); at != group.index.end()) {
-    return std::optional<uint64_t>(at->second);
+    return at->second;
   }
   Result<std::optional<std::string>> row = kv_.Get(Table::kIndex, index_key);
   if (!row.ok()) return row.error();
@@ -457,8 +466,23 @@ Result<Appended> Sequencer::Place(Group& group, const PreparedAppend& append) {
     appended.serves_hits = !*now || (request.renews && *now == request.renews);
   }
 
+  std::vector<std::string> index_removed;
+  for (const std::string& key : append.index_removed) {
+    Result<std::optional<uint64_t>> now = ResultNow(group, key);
+    if (!now.ok()) return now.error();
+    if (*now && append.erased.Contains(**now)) index_removed.push_back(key);
+  }
+
   // Nothing fails from here on.
   Batch& batch = group.batch;
+  for (const std::string& key : index_removed) {
+    group.index[key] = std::nullopt;
+    batch.Delete(Table::kIndex, key);
+  }
+  if (!append.meta_prefix.empty()) {
+    batch.Put(Table::kMeta, append.meta_prefix + EntryKey(entry), append.meta_value);
+  }
+  for (const std::string& key : append.meta_removed) batch.Delete(Table::kMeta, key);
   batch.Put(Table::kLeaf, EntryKey(entry), *leaf_bytes);
   batch.Put(Table::kRecord, EntryKey(entry),
             SealPart(keys->key, entry, Part::kRecord, append.record_bytes));

@@ -273,6 +273,38 @@ TEST(Pipeline, NothingCompletesWithoutItsEntry) {
   }
 }
 
+TEST(Pipeline, WherePolicyBreaksTheGlassAnswersGoOnAndTheGapIsAnEntry) {
+  policies::Policy policy;
+  policy.break_glass_seconds = 60;
+  Harness h(policy);
+  h.kv->FailCommit(1, store::KvMemory::Fault::kNotPersisted);
+  auto plain = h.Do(Chat());
+  EXPECT_EQ(plain->status(), 200);
+  EXPECT_EQ(plain->header("Verbatim-Cache"), "miss");
+  EXPECT_EQ(plain->header("Verbatim-Entry"), "");  // it has none
+  // Nobody can prove it, so nobody is served it again.
+  auto again = h.Do(Chat());
+  EXPECT_EQ(again->header("Verbatim-Cache"), "miss");
+  EXPECT_NE(again->header("Verbatim-Entry"), "");
+  h.WaitForEntries("unrecorded", 1);
+}
+
+// What is erased while it is in memory is no hit any more.
+TEST(Pipeline, AnErasedResultIsNoHit) {
+  Harness h;
+  const std::string entry(h.Do(Chat())->header("Verbatim-Entry"));
+  EXPECT_EQ(h.Do(Chat())->header("Verbatim-Cache"), "hit");
+  store::LifeCommand shred;
+  shred.verb = store::LifeCommand::Verb::kShred;
+  shred.entries = {std::stoull(entry), std::stoull(entry)};
+  shred.reason = "r";
+  shred.authority = "a";
+  ASSERT_EQ(h.ledger->Apply(shred).value().entries, 1u);
+  EXPECT_EQ(h.Do(Chat())->header("Verbatim-Cache"), "miss");
+  EXPECT_EQ(h.Do(Chat())->header("Verbatim-Cache"), "hit");
+  EXPECT_EQ(h.script->started, 2);
+}
+
 TEST(Pipeline, FailuresAreNeverServedAgain) {
   Harness h;
   h.script->gate = h.script->fail_at = 2;

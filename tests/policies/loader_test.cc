@@ -41,6 +41,7 @@ software_lock:
 verify: {rate: 0.25}
 hits: {strict: true, sampled: true, max_age_seconds: 9, finish_reasons: [stop]}
 retention: {seconds: 60}
+on_ledger_failure: {break_glass: {seconds: 30}}
 pass_through: other
 limits:
   body_bytes: 1
@@ -61,7 +62,7 @@ redact:
       R"("key":{"manifest":true,"namespace":"subject","policy":true,"secret":"env:KEY",)"
       R"("software":["build.version","libraries.rocksdb"]},)"
       R"("limits":{"body_bytes":1,"max_tokens":4,"messages":3,"prompt_bytes":2},"mode":"verify",)"
-      R"("pass_through":"other",)"
+      R"("on_ledger_failure":{"break_glass":{"seconds":30}},"pass_through":"other",)"
       R"("redact":[{"name":"","pattern":"email","pointer":"/messages/*/content","regex":"",)"
       R"("replace":"[REDACTED]"},{"name":"case","pattern":"","pointer":"","regex":"C-\\d+",)"
       R"("replace":"[CASE]"}],)"
@@ -96,7 +97,7 @@ TEST(Loader, PolicyErrors) {
       {"mode: record\nmoode: x\n",
        "p.yaml:2: moode: unknown key; allowed: mode, enforce, key, software_lock, verify, "
        "pass_through, hits, "
-       "retention, limits, redact"},
+       "retention, on_ledger_failure, limits, redact"},
       {"mode: recording\n",
        "p.yaml:1: mode: recording is not allowed here; allowed: record, observe, replay, verify, "
        "bypass"},
@@ -112,7 +113,10 @@ TEST(Loader, PolicyErrors) {
       {"verify.rate: 1\n",
        "p.yaml:1: verify.rate: unknown key; allowed: mode, enforce, key, software_lock, verify, "
        "pass_through, hits, "
-       "retention, limits, redact"},
+       "retention, on_ledger_failure, limits, redact"},
+      {"on_ledger_failure: carry_on\n",
+       "p.yaml:1: on_ledger_failure: carry_on is not allowed here; allowed: refuse, or "
+       "break_glass: {seconds: 1 to 86400}"},
       {"hits: {strict: yes}\n",
        "p.yaml:1: hits.strict: yes is not allowed here; allowed: true, false"},
       {"limits: {max_tokens: -1}\n",
@@ -169,7 +173,7 @@ TEST(Loader, PolicyErrors) {
       {"mode: \xff\n", "p.yaml:1: not valid UTF-8"},
       {"- mode\n",
        "p.yaml:1: a list is not allowed here; allowed: mode, enforce, key, software_lock, verify, "
-       "pass_through, hits, retention, limits, redact"},
+       "pass_through, hits, retention, on_ledger_failure, limits, redact"},
   };
   for (const Case& c : cases) EXPECT_EQ(PolicyError(c.yaml), c.want) << c.yaml;
   EXPECT_TRUE(PolicyError("mode: [record\n").starts_with("p.yaml:"));
