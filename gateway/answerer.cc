@@ -49,9 +49,10 @@ HttpError WithLimits(HttpError error, const Headers& limits) {
   return error;
 }
 
-// `answered`: the request as it was answered, a fallback's where one stood in.
+// `answered`: the request as it was answered, a fallback's where one stood in. limits: the
+// caller's.
 Headers AnswerHeaders(const Call& call, const Call& answered, const std::string& cache,
-                      const std::string& manifest) {
+                      const std::string& manifest, const Headers& limits) {
   Headers headers;
   headers.emplace_back("Verbatim-Cache", cache);
   if (answered.fingerprint) {
@@ -61,7 +62,7 @@ Headers AnswerHeaders(const Call& call, const Call& answered, const std::string&
   if (std::string upstream = UpstreamOf(*answered.prepared); !upstream.empty()) {
     headers.emplace_back("Verbatim-Upstream", std::move(upstream));
   }
-  AddAll(headers, call.limit_headers);
+  AddAll(headers, limits);
   if (std::string ignored = IgnoredHeader(call.request); !ignored.empty()) {
     headers.emplace_back("Verbatim-Ignored", std::move(ignored));
   }
@@ -172,7 +173,8 @@ asio::awaitable<Status> BeginStream(const Call& call, const Flight& flight, cons
   const std::shared_ptr<const Call> answered = flight.call();
   outcome.first_token_seconds = static_cast<double>(NowMicros() - call.received_micros) * 1e-6;
   if (!reply && FormOf(call.request) != FormOf(answered->request)) outcome.cache += "; converted";
-  Headers headers = AnswerHeaders(call, *answered, outcome.cache, call.manifest);
+  Headers headers =
+      AnswerHeaders(call, *answered, outcome.cache, call.manifest, call.limit_headers);
   if (reply) AddAll(headers, ReplyHeaders(*reply));
   const int status = reply ? reply->status : 200;
   Status sent = co_await sink.StartStream(status, std::move(headers));
@@ -230,7 +232,7 @@ Result<std::shared_ptr<const HitAnswer>> Answerer::AnswerOf(const std::shared_pt
   }
   const std::string cache = answer->converted ? "hit; converted" : "hit";
   answer->has_limits = HasLimits(answer->headers);
-  Headers headers = AnswerHeaders(*call, *call, cache, hit.leaf.manifest);
+  Headers headers = AnswerHeaders(*call, *call, cache, hit.leaf.manifest, {});
   if (hit.record.output_digest) AddEntry(headers, hit.entry, *hit.record.output_digest);
   AddAll(headers, answer->headers);
   answer->headers = std::move(headers);
@@ -401,7 +403,8 @@ asio::awaitable<bool> Answerer::EndFollowing(const Call& call, InFlight::Seat& s
     if (settled->stored && seat.leads()) outcome.cache = "hit";
     if (end.whole->converted) outcome.cache += "; converted";
     const std::string& manifest = settled->stored ? settled->stored->leaf.manifest : call.manifest;
-    Headers headers = AnswerHeaders(call, *flight.call(), outcome.cache, manifest);
+    Headers headers =
+        AnswerHeaders(call, *flight.call(), outcome.cache, manifest, call.limit_headers);
     if (settled->complete && settled->entry) {
       AddEntry(headers, *settled->entry, settled->output_digest);
       // Of what is kept, which is not what this client gets.

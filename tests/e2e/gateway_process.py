@@ -119,6 +119,9 @@ class Gateway:
             data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
             connection.request(method, path, data, fields)
             response = connection.getresponse()
+            names = [name.lower() for name, _ in response.getheaders()]
+            own = [name for name in names if name.startswith(("verbatim-", "x-ratelimit-"))]
+            assert len(own) == len(set(own)), f"given twice: {sorted(own)}"
             answer = Answer(
                 response.status, {k.lower(): v for k, v in response.getheaders()}, b"", False
             )
