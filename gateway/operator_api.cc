@@ -182,6 +182,8 @@ class OperatorApi {
     if (!own && !http.principal.Has(Role::kAuditor)) {
       return Error{Code::kNotFound, "no receipt of this request id"};
     }
+    // As of entries: what is private is its own tenant's, and operators'.
+    const bool opens = own || http.principal.Has(Role::kOperator);
     json::Value v = json::Value::MakeObject();
     v.Set("request_id", id);
     v.Set("status", "pending");
@@ -210,12 +212,12 @@ class OperatorApi {
       h.Set("number", hit.number);
       h.Set("count", hit.count);
       h.Set("commitment", HexEncode(hit.commitment));
-      if (!hit.erased) h.Set("opening", OpeningJson(hit.record, hit.salt));
+      if (!hit.erased && opens) h.Set("opening", OpeningJson(hit.record, hit.salt));
       h.Set("hashes", HashList(hit.path));
       v.Set("hit", std::move(h));
-    } else if (entry->record) {
+    } else if (entry->record && opens) {
       v.Set("opening", OpeningJson(store::EncodeRecord(*entry->record), entry->salt));
-    } else {
+    } else if (!entry->record) {
       v.Set("erased", true);
     }
     auto proof = ledger.Proof(*receipt->entry);

@@ -23,16 +23,18 @@ namespace {
 std::optional<HttpError> CheckModel(const Call& call) {
   const policies::Tenants& tenants = call.in_force->tenants;
   if (!HasModelList(tenants, call.principal)) return std::nullopt;
-  const size_t begin = call.body.find_first_not_of(" \t\r\n");
-  if (begin == std::string::npos || call.body[begin] != '{') return std::nullopt;
+  if (call.body.find_first_not_of(" \t\r\n") == std::string::npos) return std::nullopt;
+  if (FindHeader(call.headers, "content-type").starts_with("multipart/")) return std::nullopt;
   auto body = json::Parse(call.body);
-  if (!body) {
-    return HttpError{.status = 400,
-                     .message =
-                         "The body is no valid JSON object, so that its model is not known "
-                         "to be one that you may use: " +
-                         body.error().message,
-                     .code = "invalid_json"};
+  const std::string_view coding = FindHeader(call.headers, "content-encoding");
+  if (!body || !(coding.empty() || coding == "identity")) {
+    return HttpError{
+        .status = 400,
+        .message =
+            "The body is no plain JSON, so that its model is not known to be one "
+            "that you may use" +
+            (body ? "; send it without a content-encoding." : ": " + body.error().message),
+        .code = "invalid_json"};
   }
   const json::Value* model = body->Find("model");
   if (!model) return std::nullopt;

@@ -1,5 +1,6 @@
 """Which of upstreams' answers serve whom: by form, by fallback, by size, and with secrets in them."""
 
+import gzip
 import json
 
 import pytest
@@ -235,6 +236,12 @@ def test_lists_of_models_hold_for_what_passes(passing, upstream):
     assert (refused.status, refused.json["error"]["code"]) == (404, "model_not_found")
     twice = passing.ask("POST", speech, b'{"model":"m","model":"m-2"}', key)
     assert twice.status == 400
+    # Nor in a spelling that this server does not read and the vendor may.
+    for hidden in (b'\xef\xbb\xbf{"model":"m-2"}', '{"model":"m-2"}'.encode("utf-16")):
+        assert passing.ask("POST", speech, hidden, key).status == 400
+    packed = gzip.compress(b'{"model":"m-2"}')
+    coded = {**key, "content-encoding": "gzip"}
+    assert passing.ask("POST", speech, packed, coded).status in (400, 415)
     assert passing.ask("POST", speech, {"model": "m-2"}).status == 200, "whose key has no list"
 
 
