@@ -38,7 +38,9 @@ def word_of(body):
         if "messages" in request:
             text = request["messages"][-1]["content"]
         if isinstance(text, list):
-            text = text[0]["text"] if "text" in text[0] else text[0]["content"]
+            text = text[0]
+        if isinstance(text, dict):
+            text = text["text"] if "text" in text else text["content"]
         return text.split()[0] if text.split() else ""
     except (ValueError, KeyError, IndexError, TypeError, AttributeError):
         return ""

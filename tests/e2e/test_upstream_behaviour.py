@@ -12,6 +12,7 @@ import threading
 import time
 
 import anthropic
+import openai
 import pytest
 
 import gateway_process
@@ -1353,6 +1354,52 @@ def test_azure_in_and_out(gateway, upstream):
     assert other.status == 200
     assert upstream.seen("azure")[-1].path.startswith("/v1/chat/completions")
     assert upstream.seen("azure")[-1].json["model"] == "m5"
+
+
+def test_openais_client(gateway, upstream):
+    client = openai.OpenAI(base_url=f"{gateway.url}/v1", api_key=CLIENT_SECRET, max_retries=0)
+    request = {"model": "m", "temperature": 0, "messages": [{"role": "user", "content": "gpt"}]}
+    gateway.asked += [None] * 10
+    upstream.script("gpt", streams(chat_events("bon", "jour")))
+
+    def streamed():
+        with client.chat.completions.stream(**request) as stream:
+            final = stream.get_final_completion()
+            return stream._response.headers["verbatim-cache"], final.choices[0]
+
+    for cache in ("miss", "hit", "hit"):
+        got, choice = streamed()
+        assert (got, choice.message.content, choice.finish_reason) == (cache, "bonjour", "stop")
+    for _ in range(2):
+        raw = client.chat.completions.with_raw_response.create(**request)
+        assert raw.headers["verbatim-cache"] == "hit; converted"
+        assert raw.parse().choices[0].message.content == "bonjour"
+    assert upstream.count("gpt") == 1
+    assert upstream.seen("gpt")[0].headers["authorization"] == f"Bearer {SECRETS['VENDOR_KEY']}"
+
+    # The client asks for base64 and takes lists of numbers, too.
+    vectors = [{"object": "embedding", "index": i, "embedding": [0.5, i]} for i in range(2)]
+    usage = {"prompt_tokens": 4, "total_tokens": 4}
+    upstream.script(
+        "vec", whole({"object": "list", "model": "m", "data": vectors, "usage": usage})
+    )
+    for cache in ("miss", "hit"):
+        raw = client.embeddings.with_raw_response.create(
+            model="m", input=["vec", "two"], extra_body={"temperature": 0}
+        )
+        assert raw.headers["verbatim-cache"] == cache
+        assert [e.embedding for e in raw.parse().data] == [[0.5, 0], [0.5, 1]]
+    seen = upstream.seen("vec")
+    assert [(s.path, s.json["input"]) for s in seen] == [("/v1/embeddings", ["vec", "two"])]
+
+    upstream.script("gpt-err", whole({"error": {"message": "busy", "type": "server_error"}}, 503))
+    request["messages"] = [{"role": "user", "content": "gpt-err"}]
+    with pytest.raises(openai.InternalServerError):
+        client.chat.completions.create(**request)
+    retrying = client.with_options(max_retries=1)
+    with pytest.raises(openai.InternalServerError):
+        retrying.chat.completions.create(**request)
+    assert upstream.count("gpt-err") == 3
 
 
 def test_anthropics_client(gateway, upstream):
