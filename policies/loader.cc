@@ -5,13 +5,13 @@
 #include <yaml-cpp/parser.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <unordered_set>
 
+#include "base/secret.h"
 #include "policies/builtin.h"
 #include "policies/schema.h"
 
@@ -20,7 +20,6 @@ namespace verbatim::policies {
 namespace {
 
 constexpr size_t kMaxFileBytes = size_t{1} << 20;
-constexpr size_t kMaxSecretBytes = size_t{64} << 10;
 constexpr size_t kMaxDepth = 16;
 constexpr int kMaxLine = 1 << 20;
 
@@ -316,27 +315,6 @@ Config DefaultConfig() {
   return config;
 }
 
-Result<std::string> ResolveSecret(const std::string& reference) {
-  std::string value;
-  if (reference.starts_with("env:")) {
-    const char* text = std::getenv(reference.c_str() + 4);
-    if (text == nullptr) {
-      return Error{Code::kNotFound, "the environment has no " + reference.substr(4) +
-                                        ", which holds a secret of the configuration; set it"};
-    }
-    value = text;
-  } else if (reference.starts_with("file:")) {
-    auto text = ReadFile(reference.substr(5), kMaxSecretBytes);
-    if (!text) return text.error();
-    value = std::move(*text);
-    if (value.ends_with('\n')) value.pop_back();
-  } else {
-    return Error{Code::kInvalid, "a secret is given as env:NAME or file:PATH"};
-  }
-  if (value.empty() || value.size() > kMaxSecretBytes) {
-    return Error{Code::kInvalid, reference + ": the secret is empty or longer than 64 KiB"};
-  }
-  return value;
-}
+Result<std::string> ResolveSecret(const std::string& reference) { return ReadSecret(reference); }
 
 }  // namespace verbatim::policies
