@@ -49,7 +49,7 @@ class Checker {
     if (Status status = CheckEntries(); !status.ok()) return status.error();
     TakeNewerErasures();
     for (const auto step :
-         {&Checker::CheckTreeState, &Checker::CheckStrayRows, &Checker::CheckIndex,
+         {&Checker::CheckTreeState, &Checker::CheckStrayRows, &Checker::CheckKeys, &Checker::CheckIndex,
           &Checker::CheckReceipts, &Checker::CheckTenants, &Checker::CheckHits,
           &Checker::CheckIntents, &Checker::CheckUnusedKeys}) {
       if (Status status = (this->*step)(); !status.ok()) return status.error();
@@ -80,7 +80,9 @@ class Checker {
 
   void ReadCheckpoint(const std::optional<std::string>& note) {
     if (!note) return Find("checkpoint", std::nullopt, "the checkpoint file is missing");
-    Result<TreeHead> head = OpenCheckpoint(*note, reader_.keys().signer->key());
+    Result<std::vector<LogKey>> keys = reader_.LogKeys();
+    if (!keys.ok()) return Find("meta", std::nullopt, keys.error().message);
+    Result<TreeHead> head = OpenCheckpoint(*note, *keys);
     if (!head.ok()) {
       return Find("checkpoint", std::nullopt, "the checkpoint file: " + head.error().message);
     }
@@ -108,7 +110,7 @@ class Checker {
                      key.starts_with(hold) && key.size() == hold.size() + 8) {
             stored_holds_.insert(ReadU64(key.substr(hold.size())));
           } else if (key != kMetaFormat && key != kMetaOrigin && key != kMetaTree &&
-                     key != kMetaInterval) {
+                     key != kMetaInterval && key != kMetaKeys) {
             Find("meta", std::nullopt, "a row of an unknown name");
           }
           return true;
@@ -249,6 +251,10 @@ class Checker {
     CheckIntent(entry, leaf);
     if (leaf.kind == Kind::kHeld) holds_.insert(entry);
     CheckErasure(entry, leaf);
+    if (leaf.kind == Kind::kKeyMade) {
+      const json::Value* vkey = leaf.detail.Find("new");
+      if (vkey && vkey->is_string()) made_keys_.emplace_back(vkey->as_string(), entry + 1);
+    }
     if (leaf.kind == Kind::kHits) {
       const json::Value* hits = leaf.detail.Find("hits");
       const json::Value* count = hits ? hits->Find("count") : nullptr;
@@ -400,6 +406,21 @@ class Checker {
     if (!scanned.ok()) return Note("node", std::nullopt, scanned.error());
     if (nodes > nodes_) {
       Find("node", std::nullopt, std::to_string(nodes - nodes_) + " tree nodes that no leaf makes");
+    }
+    return {};
+  }
+
+  // Every key of the log but its first has a leaf, and signs from behind it on.
+  Status CheckKeys() {
+    Result<std::vector<LogKey>> keys = reader_.LogKeys();
+    if (!keys.ok()) return Note("meta", std::nullopt, keys.error());
+    std::vector<std::pair<std::string, uint64_t>> listed;
+    for (size_t i = 1; i < keys->size(); ++i) {
+      listed.emplace_back(FormatVerifierKey((*keys)[i].key), (*keys)[i].from);
+    }
+    if (listed != made_keys_ && unreadable_.empty()) {
+      Find("meta", std::nullopt,
+           "the list of the log's keys is not that of its rotations' entries");
     }
     return {};
   }
@@ -780,7 +801,8 @@ class Checker {
   int64_t last_time_ = 0;
   std::map<std::string, uint64_t> sequences_;
   std::map<uint64_t, HitsLeaf> batches_;
-  HitCounters counters_;  // of the batches
+  std::vector<std::pair<std::string, uint64_t>> made_keys_;  // by rotations, and from which size
+  HitCounters counters_;                                     // of the batches
   struct {
     std::string key;
     std::vector<OpenedHit> hits;  // empty where the row is missing

@@ -25,23 +25,6 @@ constexpr size_t kMaxWrappedBytes = 4096;
 constexpr size_t kCachedSegments = 64;
 constexpr uint64_t kMaxSegments = uint64_t{1} << 40;  // so that slots fit 64 bits
 
-class FileKeyWrapper : public KeyWrapper {
- public:
-  explicit FileKeyWrapper(std::string key) : key_(std::move(key)) { CHECK(key_.size() == 32); }
-  ~FileKeyWrapper() override { Wipe(key_); }
-  Result<std::string> Wrap(std::string_view key, std::string_view context) const override {
-    const std::string nonce = RandomBytes(kNonceBytes);
-    return nonce + AesGcmSeal(key_, nonce, context, key);
-  }
-  Result<std::string> Unwrap(std::string_view wrapped, std::string_view context) const override {
-    if (wrapped.size() < kNonceBytes) return Error{Code::kCorrupt, "the wrapped key is too short"};
-    return AesGcmOpen(key_, wrapped.substr(0, kNonceBytes), context, wrapped.substr(kNonceBytes));
-  }
-
- private:
-  std::string key_;
-};
-
 std::string RowContext(const std::string& segment_context, uint64_t row) {
   std::string context = segment_context;
   AppendU64(context, row);
@@ -49,10 +32,6 @@ std::string RowContext(const std::string& segment_context, uint64_t row) {
 }
 
 }  // namespace
-
-std::unique_ptr<KeyWrapper> MakeKeyWrapper(std::string key) {
-  return std::make_unique<FileKeyWrapper>(std::move(key));
-}
 
 Result<std::string> LoadOrMakeSecret(const std::string& path, bool make) {
   Result<std::string> secret = ReadFile(path);

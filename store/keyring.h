@@ -15,19 +15,10 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "store/key_wrapper.h"
 #include "store/ranges.h"
 
 namespace verbatim::store {
-
-// Wraps the 32-byte key of a segment. The file-based one is AES-256-GCM under keys/wrapping.key.
-class KeyWrapper {
- public:
-  virtual ~KeyWrapper() = default;
-  virtual Result<std::string> Wrap(std::string_view key, std::string_view context) const = 0;
-  virtual Result<std::string> Unwrap(std::string_view wrapped, std::string_view context) const = 0;
-};
-// key: 32 bytes.
-std::unique_ptr<KeyWrapper> MakeKeyWrapper(std::string key);
 
 // A secret of 32 random bytes kept in a 0600 file; made and synced where it is missing and `make`.
 Result<std::string> LoadOrMakeSecret(const std::string& path, bool make);

@@ -31,7 +31,8 @@ enum class Table : uint8_t {
   kTenant = 8,     // tenant pseudonym -> that tenant's last sequence number
   kHit = 9,        // (tenant pseudonym, interval, number) -> commitment and sealed hit record
   kHitBatch = 10,  // (tenant pseudonym, interval) -> entry
-  kIntent = 11     // entry of an open intent -> tenant pseudonym
+  kIntent = 11,    // entry of an open intent -> tenant pseudonym
+  kAnchor = 15     // (kind, size) -> what others say of the log's head of that size
 };
 
 // Writes that happen together or not at all, if all preconditions hold.

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "base/log.h"
+#include "store/anchors.h"
 #include "store/checkpoint.h"
 #include "store/control.h"
 #include "store/hits.h"
@@ -17,9 +18,11 @@
 #include "store/kv_rocksdb.h"
 #include "store/life.h"
 #include "store/migrate.h"
+#include "store/promise.h"
 #include "store/publisher.h"
 #include "store/reader.h"
 #include "store/restore.h"
+#include "store/rotation.h"
 #include "store/rows.h"
 #include "store/sequencer.h"
 
@@ -39,6 +42,8 @@ struct Ledger::State {
   std::unique_ptr<Publisher> publisher;
   std::unique_ptr<Sequencer> sequencer;
   std::unique_ptr<Life> life;
+  std::unique_ptr<Anchors> anchors;
+  std::mutex rotation_mutex;  // one at a time
   std::unique_ptr<ControlServer> control;
   std::once_flag closed;
   std::atomic<bool> closing = false;
@@ -46,6 +51,7 @@ struct Ledger::State {
 
   Status Start(AppendRequest started, const std::vector<OpenIntent>& open_intents);
   Status TakesHit(const HitRequest& hit) const;
+  Result<EntryProof> ProofUnder(uint64_t entry, std::string note, uint64_t size) const;
   // What the newest checkpoint promises: the tree has that many entries, with that root.
   Status CheckAgainst(const TreeHead& kept, const TreeState& state) const;
 };
@@ -257,7 +263,7 @@ Result<std::unique_ptr<Ledger>> Ledger::Open(DataFolder folder, LedgerOptions op
   // Only a folder without any entries gets new keys; what an old one lacks is never made up for.
   const bool is_new = !*format;
 
-  Result<Keys> keys = LoadKeys(s.folder, origin, is_new);
+  Result<Keys> keys = LoadKeys(s.folder, origin, is_new, s.options.token);
   if (!keys.ok()) return keys.error();
   s.keys = std::move(*keys);
   const VerifierKey& log_key = s.keys.signer->key();
@@ -280,6 +286,11 @@ Result<std::unique_ptr<Ledger>> Ledger::Open(DataFolder folder, LedgerOptions op
   if (Status opened = OpenFormat(*s.kv, log_key.name); !opened.ok()) return opened.error();
   Result<TreeState> tree = s.reader->ReadTreeState();
   if (!tree.ok()) return tree.error();
+  Status settled = SettleRotation(s.folder, s.options.token, *s.reader, *s.keys.signer);
+  if (settled.ok()) settled = s.keys.signer->Check();
+  if (!settled.ok()) return settled.error();
+  Result<std::vector<LogKey>> log_keys = s.reader->LogKeys();
+  if (!log_keys.ok()) return log_keys.error();
   if (!kept_note.ok()) {
     if (tree->tree.size() > 0) {
       return Error{Code::kFailedPrecondition, s.folder.checkpoint() +
@@ -293,7 +304,7 @@ Result<std::unique_ptr<Ledger>> Ledger::Open(DataFolder folder, LedgerOptions op
     Status written = WriteFileDurably(s.folder.checkpoint(), *kept_note);
     if (!written.ok()) return written.error();
   }
-  Result<TreeHead> kept = OpenCheckpoint(*kept_note, log_key);
+  Result<TreeHead> kept = OpenCheckpoint(*kept_note, *log_keys);
   if (!kept.ok()) {
     return Error{Code::kFailedPrecondition, s.folder.checkpoint() + ": " + kept.error().message +
                                                 "; restore it from a backup"};
@@ -324,6 +335,9 @@ Result<std::unique_ptr<Ledger>> Ledger::Open(DataFolder folder, LedgerOptions op
   Result<std::vector<OpenIntent>> open_intents = ReadOpenIntents(*s.kv, 0);
   if (!open_intents.ok()) return open_intents.error();
 
+  s.anchors = std::make_unique<Anchors>(*s.kv, *s.reader, s.options.anchors, s.options.now,
+                                        [&s] { s.sequencer->RequestRecovery(); });
+  if (Status loaded = s.anchors->Load(); !loaded.ok()) return loaded.error();
   s.publisher = std::make_unique<Publisher>(
       *s.keys.signer, s.folder.checkpoint(), s.options.publish_interval_micros, *kept_note,
       kept->size, [&s](uint64_t size) {
@@ -337,11 +351,14 @@ Result<std::unique_ptr<Ledger>> Ledger::Open(DataFolder folder, LedgerOptions op
   sequencing.origin = log_key.name;
   sequencing.manifest = s.options.manifest;
   sequencing.hit_interval_micros = s.options.hit_interval_micros;
+  sequencing.heartbeat_micros = s.options.heartbeat_micros;
   sequencing.now = s.options.now;
   sequencing.committed = [&s](const TreeState& durable) { s.publisher->Notify(durable); };
   sequencing.on_commit = s.options.on_commit;
   sequencing.recovered = [&s](const TreeState& stored) -> Status {
-    Result<TreeHead> published = OpenCheckpoint(s.publisher->newest().note, s.keys.signer->key());
+    Result<std::vector<LogKey>> known = s.reader->LogKeys();
+    if (!known.ok()) return known.error();
+    Result<TreeHead> published = OpenCheckpoint(s.publisher->newest().note, *known);
     if (!published.ok()) return published.error();
     return s.CheckAgainst(*published, stored);
   };
@@ -517,22 +534,35 @@ Result<EntryView> Ledger::Entry(uint64_t entry, bool private_parts) const {
   return state_->reader->Entry(entry, private_parts);
 }
 
-Result<EntryProof> Ledger::Proof(uint64_t entry) const {
-  const State& s = *state_;
-  if (entry >= s.sequencer->size()) {
+Result<EntryProof> Ledger::State::ProofUnder(uint64_t entry, std::string note,
+                                             uint64_t size) const {
+  if (entry >= sequencer->size()) {
     return Error{Code::kNotFound, "there is no entry " + std::to_string(entry)};
   }
-  const Publisher::Published published = s.publisher->newest();
-  if (entry >= published.size) {
+  if (entry >= size) {
     return Error{Code::kUnavailable,
                  "no checkpoint covers entry " + std::to_string(entry) + " yet; try again in " +
-                     std::to_string(s.options.publish_interval_micros / 1000) + " ms"};
+                     std::to_string(options.publish_interval_micros / 1000) + " ms"};
   }
-  Result<std::vector<Digest>> path = InclusionProof(entry, published.size, s.reader->nodes());
+  Result<std::vector<Digest>> path = InclusionProof(entry, size, reader->nodes());
   if (!path.ok()) return path.error();
-  Result<Digest> leaf_hash = s.reader->ReadNode(0, entry);
+  Result<Digest> leaf_hash = reader->ReadNode(0, entry);
   if (!leaf_hash.ok()) return leaf_hash.error();
-  return EntryProof{entry, published.size, *leaf_hash, std::move(*path), published.note};
+  return EntryProof{entry, size, *leaf_hash, std::move(*path), std::move(note)};
+}
+
+Result<EntryProof> Ledger::Proof(uint64_t entry) const {
+  Publisher::Published published = state_->publisher->newest();
+  return state_->ProofUnder(entry, std::move(published.note), published.size);
+}
+
+Result<EntryProof> Ledger::CosignedProof(uint64_t entry) const {
+  std::string note = state_->anchors->Cosigned();
+  const size_t text = note.find("\n\n");
+  if (text == std::string::npos) return Error{Code::kUnavailable, "no checkpoint is cosigned yet"};
+  Result<TreeHead> head = ParseCheckpoint(std::string_view(note).substr(0, text + 1));
+  if (!head.ok()) return head.error();
+  return state_->ProofUnder(entry, std::move(note), head->size);
 }
 
 Result<Receipt> Ledger::FindReceipt(std::string_view request_id) const {
@@ -548,8 +578,76 @@ Result<std::string> Ledger::Tile(std::string_view path) const {
 std::string Ledger::Checkpoint() const { return state_->publisher->newest().note; }
 
 LogIdentity Ledger::Log() const {
-  const VerifierKey& key = state_->keys.signer->key();
-  return {key.name, FormatVerifierKey(key)};
+  const VerifierKey& newest = state_->keys.signer->key();
+  LogIdentity log{newest.name, FormatVerifierKey(newest), {}};
+  Result<std::vector<LogKey>> keys = state_->reader->LogKeys();
+  if (!keys.ok()) LogError("ledger: " + keys.error().message);
+  if (keys.ok()) {
+    for (const LogKey& key : *keys) log.keys.push_back({FormatVerifierKey(key.key), key.from});
+  }
+  return log;
+}
+
+Result<LogIdentity> Ledger::RotateKey(const TokenConfig& token) {
+  State& s = *state_;
+  std::lock_guard one(s.rotation_mutex);
+  const std::string origin = s.keys.signer->key().name;
+  Result<std::shared_ptr<const Signer>> next = MakeNextSigner(s.folder, origin, token);
+  if (!next.ok()) return next.error();
+  if (Status there = (*next)->Check(); !there.ok()) return there.error();
+  AppendRequest made = ServerEntry(Kind::kKeyMade, s.options.manifest,
+                                   RotationDetail(*s.keys.signer, (*next)->key()));
+  made.new_log_key = FormatVerifierKey((*next)->key());
+  // The old key signs no head that the leaf is in: the new one's first head is its first proof.
+  s.publisher->Pause();
+  Result<Appended> appended = Append(std::move(made));
+  if (!appended.ok()) {
+    // A commit that failed on the disk may be stored all the same: then the new key is the log's.
+    const bool certain = appended.error().code != Code::kIo;
+    if (certain) s.publisher->Resume();
+    return Error{appended.error().code,
+                 appended.error().message +
+                     (certain ? "" : "; no checkpoints are signed until the server was restarted")};
+  }
+  if (Status taken = TakeNextSigner(s.folder); !taken.ok()) {
+    return Error{taken.error().code,
+                 taken.error().message + "; restart the server, which completes the rotation"};
+  }
+  s.keys.signer->Replace(*next);
+  s.publisher->Resume();
+  return Log();
+}
+
+Result<std::vector<Digest>> Ledger::Consistency(uint64_t first, uint64_t second) const {
+  const State& s = *state_;
+  if (second > s.publisher->newest().size) {
+    return Error{Code::kUnavailable, "no checkpoint of that size is published yet"};
+  }
+  return ConsistencyProof(first, second, s.reader->nodes());
+}
+
+Anchors& Ledger::anchors() { return *state_->anchors; }
+
+Result<std::string> Ledger::Promise(const Receipt& receipt) const {
+  const State& s = *state_;
+  store::Promise promise;
+  promise.origin = s.keys.signer->key().name;
+  promise.request_id = receipt.request_id;
+  promise.tenant = receipt.tenant;
+  if (receipt.hit) {
+    promise.hash = receipt.hit->commitment;
+  } else {
+    if (!receipt.entry) return Error{Code::kNotFound, "there is nothing to promise"};
+    Result<Digest> leaf = s.reader->ReadNode(0, *receipt.entry);
+    if (!leaf.ok()) return leaf.error();
+    promise.entry = receipt.entry;
+    promise.hash = *leaf;
+  }
+  promise.given = s.options.now();
+  promise.until = promise.given + kPromiseMicros;
+  Result<std::string> text = FormatPromise(promise);
+  if (!text.ok()) return text.error();
+  return SignNote(*text, *s.keys.signer);
 }
 
 std::string Ledger::Pseudonym(std::string_view tenant) const {

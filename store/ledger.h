@@ -33,6 +33,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/result.h"
+#include "store/anchor_options.h"
 #include "store/data_folder.h"
 #include "store/kv.h"
 #include "store/life.h"
@@ -41,6 +42,8 @@
 
 namespace verbatim::store {
 
+class Anchors;
+
 struct LedgerOptions {
   // First start: the log's origin, else "verbatim/<16 hex>". Later: must be empty or the same.
   std::string origin;
@@ -48,6 +51,9 @@ struct LedgerOptions {
   int64_t hit_interval_micros = 1'000'000;    // hits' leaves; at most a second
   json::Value start_detail;                   // null, or public facts for the server_started leaf
   std::string manifest;                       // digest in hex, for the server's own leaves
+  int64_t heartbeat_micros = 0;  // a leaf where nothing else was committed so long; 0: none
+  TokenConfig token;             // where keys on a token are, as configured (keys.h)
+  AnchorOptions anchors;         // who cosigns and dates the log's heads
   // Called on the ledger's thread after each synced commit: how long it took, how many entries
   // shared it. Must not block.
   std::function<void(int64_t micros, size_t entries)> on_commit;
@@ -72,6 +78,8 @@ struct AppendRequest {
   // The intent that this entry ends: makes the reference {"intent", N} and takes N from the open
   // ones in the same commit. kFailedPrecondition where N is no open intent of the same tenant.
   std::optional<uint64_t> closes_intent;
+  // Kind::kKeyMade of a rotation: the verifier key that signs the heads from behind this entry on.
+  std::string new_log_key;
   // The private part. record.tenant gives the leaf its pseudonym and sequence number (empty: an
   // entry of the server's own). record.request_id, where set, is what the receipt is found by;
   // another tenant's id is refused (kAlreadyExists). record.serves_hits with name_space and
@@ -152,7 +160,12 @@ Result<AppendRequest> ExportedEntry(std::string_view argument);
 
 struct LogIdentity {
   std::string origin;
-  std::string vkey;
+  std::string vkey;  // the newest
+  struct Key {
+    std::string vkey;
+    uint64_t from = 0;  // it signs the heads of this size, up to the next key's
+  };
+  std::vector<Key> keys;  // oldest first
 };
 
 class Ledger {
@@ -191,6 +204,8 @@ class Ledger {
   Result<EntryView> Entry(uint64_t entry, bool private_parts) const;
   // kUnavailable until a checkpoint covers the entry (within publish_interval).
   Result<EntryProof> Proof(uint64_t entry) const;
+  // Under the newest cosigned checkpoint. kUnavailable until one covers the entry.
+  Result<EntryProof> CosignedProof(uint64_t entry) const;
   Result<Receipt> FindReceipt(std::string_view request_id) const;
   // Bytes of a tile or entry bundle of the published tree, by its path (tiles.h). kNotFound for any
   // other path.
@@ -198,6 +213,16 @@ class Ledger {
   // The newest published checkpoint, a signed note.
   std::string Checkpoint() const;
   LogIdentity Log() const;
+  // Another key signs from now on: made in keys/log.key, or on a token where one is named. The
+  // entry that says so (kind key_made) comes before its first head. Blocks. Where the commit fails,
+  // nothing is signed any more: the next Open finds out which key is the log's.
+  Result<LogIdentity> RotateKey(const TokenConfig& token);
+  // RFC 6962 consistency proof between two sizes of the published tree.
+  Result<std::vector<Digest>> Consistency(uint64_t first, uint64_t second) const;
+  // What witnesses and time-stamping authorities say of the heads.
+  Anchors& anchors();
+  // A signed promise (promise.h) that the receipt's entry or hit will be covered by a checkpoint.
+  Result<std::string> Promise(const Receipt& receipt) const;
   // The pseudonym that leaves hold for this tenant.
   std::string Pseudonym(std::string_view tenant) const;
 

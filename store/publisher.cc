@@ -50,11 +50,25 @@ LedgerLag Publisher::lag() const {
   return {durable_.size() - published_.size, MonotonicMicros() - waiting_since_};
 }
 
+void Publisher::Pause() {
+  std::unique_lock lock(mutex_);
+  CHECK(!paused_);
+  paused_ = true;
+  changed_.wait(lock, [&] { return !publishing_; });
+}
+
+void Publisher::Resume() {
+  std::lock_guard lock(mutex_);
+  CHECK(paused_);
+  paused_ = false;
+  changed_.notify_all();
+}
+
 Status Publisher::Stop() {
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;
-    changed_.notify_one();
+    changed_.notify_all();
   }
   thread_.join();
   return last_status_;
@@ -63,7 +77,7 @@ Status Publisher::Stop() {
 void Publisher::Run() {
   std::unique_lock lock(mutex_);
   while (true) {
-    while (!stopping_ && durable_.size() <= published_.size) {
+    while (!stopping_ && (paused_ || durable_.size() <= published_.size)) {
       idle_ = true;
       changed_.wait(lock);
     }
@@ -72,11 +86,14 @@ void Publisher::Run() {
     const CompactRange tree = durable_;
     later_since_ = 0;
     const int64_t begin = MonotonicMicros();
-    if (tree.size() > published_.size) {
+    if (tree.size() > published_.size && !paused_) {
+      publishing_ = true;
       lock.unlock();
       const Status status = Publish(tree);
       ahead_(tree.size());
       lock.lock();
+      publishing_ = false;
+      if (paused_) changed_.notify_all();
       if (!status.ok() && last_status_.ok()) {
         LogError("ledger: no checkpoint published: " + status.error().message);
       }

@@ -33,6 +33,10 @@ class Publisher {
   Published newest() const;
   // What is durable and not in newest().
   LedgerLag lag() const;
+  // No checkpoint is signed between the two (Stop signs none either); Pause waits for the one that
+  // is being published. Once each in turn.
+  void Pause();
+  void Resume();
   // Publishes what is durable at once, and ends the thread.
   Status Stop();
 
@@ -51,6 +55,7 @@ class Publisher {
   int64_t waiting_since_ = 0;  // monotonic; of the oldest entry not published; 0 where none
   int64_t later_since_ = 0;    // likewise, of those that come after what is being published
   bool stopping_ = false;
+  bool paused_ = false, publishing_ = false;
   bool idle_ = false;  // its thread waits for something to publish
   Status last_status_;
   std::thread thread_;

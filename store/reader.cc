@@ -46,6 +46,13 @@ Result<Digest> Reader::ReadNode(unsigned level, uint64_t index) const {
   return ToDigest(**row);
 }
 
+Result<std::vector<LogKey>> Reader::LogKeys() const {
+  Result<std::optional<std::string>> row = kv_.Get(Table::kMeta, kMetaKeys);
+  if (!row.ok()) return row.error();
+  if (!*row) return std::vector<LogKey>{{keys_.signer->key(), 0}};
+  return DecodeLogKeys(**row);
+}
+
 Result<std::string> Reader::Tile(const TilePath& tile, uint64_t size) const {
   if (!TreeHasTile(tile, size)) {
     return Error{Code::kNotFound, "the tree of " + std::to_string(size) + " entries has no tile/" +

@@ -43,6 +43,9 @@ class Reader {
     return [this](unsigned level, uint64_t index) { return ReadNode(level, index); };
   }
 
+  // The keys that signed and sign the log's heads, the newest last.
+  Result<std::vector<LogKey>> LogKeys() const;
+
   // A tile's hashes or a bundle's entries (each with its length u16), as tlog-tiles serves them.
   // kNotFound where the tree of `size` leaves has it not.
   Result<std::string> Tile(const TilePath& tile, uint64_t size) const;

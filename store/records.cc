@@ -37,6 +37,7 @@ constexpr std::pair<Kind, const char*> kKinds[] = {
     {Kind::kClockJumped, "clock_jumped"},
     {Kind::kPruned, "pruned"},
     {Kind::kUnrecorded, "unrecorded"},
+    {Kind::kHeartbeat, "heartbeat"},
 };
 
 void SetText(json::Value& object, const char* name, const std::string& text) {

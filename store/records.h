@@ -43,6 +43,7 @@ enum class Kind {
   kClockJumped,  // the machine's clock went backwards
   kPruned,       // records up to an entry removed by policy
   kUnrecorded,   // answers that were given while the ledger failed
+  kHeartbeat,    // nothing else was committed for an interval
 };
 
 // The kind's name in leaves ("generated", "server_started"), and back.

@@ -33,6 +33,33 @@ Result<TreeState> DecodeTreeState(std::string_view bytes) {
   return TreeState{std::move(*tree), static_cast<int64_t>(time)};
 }
 
+std::string EncodeLogKeys(const std::vector<LogKey>& keys) {
+  json::Value list = json::Value::MakeArray();
+  for (const LogKey& key : keys) {
+    list.Append(json::Object{{"from", key.from}, {"vkey", FormatVerifierKey(key.key)}});
+  }
+  return json::Canonical(list);
+}
+
+Result<std::vector<LogKey>> DecodeLogKeys(std::string_view bytes) {
+  const Error damaged{Code::kCorrupt, "the list of the log's keys is damaged; run verbatim fsck"};
+  Result<json::Value> list = json::Parse(bytes);
+  if (!list.ok() || !list->is_array() || list->items().empty()) return damaged;
+  std::vector<LogKey> keys;
+  for (const json::Value& item : list->items()) {
+    const json::Value* from = item.Find("from");
+    const json::Value* vkey = item.Find("vkey");
+    if (!from || !from->AsUint64() || !vkey || !vkey->is_string()) return damaged;
+    Result<VerifierKey> key = ParseVerifierKey(vkey->as_string());
+    if (!key.ok()) return damaged;
+    const uint64_t size = *from->AsUint64();
+    if (keys.empty() ? size != 0 : size <= keys.back().from) return damaged;
+    if (!keys.empty() && key->name != keys[0].key.name) return damaged;
+    keys.push_back({std::move(*key), size});
+  }
+  return keys;
+}
+
 std::string NodeKey(unsigned level, uint64_t index) {
   std::string key(1, static_cast<char>(level));
   AppendU64(key, index);

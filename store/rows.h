@@ -11,6 +11,7 @@
 #include "base/crypto.h"
 #include "base/json.h"
 #include "base/result.h"
+#include "store/checkpoint.h"
 #include "store/keyring.h"
 #include "store/merkle.h"
 #include "store/records.h"
@@ -29,6 +30,7 @@ inline constexpr char kMetaMigration[] = "migration";  // table u8 || key: the l
 // Followed by an entry: an erasure whose keys are not destroyed yet, a hold that is not released.
 inline constexpr char kMetaErasing[] = "erasing/";  // empty
 inline constexpr char kMetaHold[] = "hold/";        // the `held` leaf's detail
+inline constexpr char kMetaKeys[] = "keys";  // LogKeys; absent before the first rotation
 
 struct TreeState {
   CompactRange tree;
@@ -36,6 +38,11 @@ struct TreeState {
 };
 std::string EncodeTreeState(const TreeState& state);
 Result<TreeState> DecodeTreeState(std::string_view bytes);
+
+// The log's keys, oldest first: canonical JSON [{"from": size, "vkey": text}, ...].
+std::string EncodeLogKeys(const std::vector<LogKey>& keys);
+// Refuses (kCorrupt) keys of several names, and sizes that do not ascend from 0.
+Result<std::vector<LogKey>> DecodeLogKeys(std::string_view bytes);
 
 std::string NodeKey(unsigned level, uint64_t index);
 

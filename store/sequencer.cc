@@ -172,7 +172,12 @@ std::vector<PreparedAppend> Sequencer::Take() {
   std::unique_lock lock(mutex_);
   const auto ready = [&] { return !queue_.empty() || stopping_ || (wake_ && interval_end_ == 0); };
   if (interval_end_ == 0 && !failed_) {
-    changed_.wait(lock, ready);
+    if (options_.heartbeat_micros == 0) {
+      changed_.wait(lock, ready);
+    } else {
+      const int64_t wait = std::max<int64_t>(heartbeat_due_ - MonotonicMicros(), 0);
+      changed_.wait_for(lock, std::chrono::microseconds(wait), ready);
+    }
   } else if (queue_.empty() && !stopping_) {
     int64_t until = failed_ ? next_recovery_ : interval_end_;
     if (interval_end_ != 0) until = std::min(until, interval_end_);
@@ -193,6 +198,7 @@ std::vector<PreparedAppend> Sequencer::Take() {
 }
 
 void Sequencer::Run() {
+  heartbeat_due_ = MonotonicMicros() + options_.heartbeat_micros;
   for (bool running = true; running;) {
     std::vector<PreparedAppend> appends = Take();
     bool last = false;
@@ -219,7 +225,12 @@ void Sequencer::Run() {
         continue;
       }
     }
-    if (!appends.empty() || !closed_batches_.empty() || !not_sent_.empty()) {
+    const bool quiet = appends.empty() && closed_batches_.empty() && not_sent_.empty();
+    if (quiet && options_.heartbeat_micros != 0 && MonotonicMicros() >= heartbeat_due_) {
+      heartbeat_due_ = MonotonicMicros() + options_.heartbeat_micros;
+      appends.push_back(OwnEntry(Kind::kHeartbeat, options_.manifest, json::Value()));
+    }
+    if (!appends.empty() || !quiet) {
       CommitGroup(std::move(appends));
     }
     running = !last;
@@ -258,6 +269,7 @@ void Sequencer::CommitGroup(std::vector<PreparedAppend> appends) {
       state_ = std::move(group.state);
       state_bytes_ = std::move(bytes);
       last_clock_ = group.clock;
+      heartbeat_due_ = MonotonicMicros() + options_.heartbeat_micros;
       for (const auto& [pseudonym, sequence] : group.sequences) sequences_[pseudonym] = sequence;
       closed_batches_.clear();
       not_sent_.clear();
@@ -417,6 +429,21 @@ Status Sequencer::CheckOpenIntent(const Group& group, uint64_t intent,
                "ledger: entry " + std::to_string(intent) + " is no open intent of this tenant"};
 }
 
+// The list of the log's keys with another that signs from this size on.
+Result<std::string> Sequencer::LogKeysWith(const std::string& vkey, uint64_t from) const {
+  Result<std::vector<LogKey>> keys = reader_.LogKeys();
+  if (!keys.ok()) return keys.error();
+  Result<VerifierKey> key = ParseVerifierKey(vkey);
+  if (!key.ok()) return key.error();
+  for (const LogKey& old : *keys) {
+    if (old.key.id == key->id) {
+      return Error{Code::kAlreadyExists, "the log has, or had, the key " + vkey};
+    }
+  }
+  keys->push_back({std::move(*key), from});
+  return EncodeLogKeys(*keys);
+}
+
 // Gives the append the next place in the group, or changes nothing.
 Result<Appended> Sequencer::Place(Group& group, const PreparedAppend& append) {
   const AppendRequest& request = append.request;
@@ -472,6 +499,12 @@ Result<Appended> Sequencer::Place(Group& group, const PreparedAppend& append) {
     if (!now.ok()) return now.error();
     if (*now && append.erased.Contains(**now)) index_removed.push_back(key);
   }
+  std::string log_keys;
+  if (!request.new_log_key.empty()) {
+    Result<std::string> row = LogKeysWith(request.new_log_key, entry + 1);
+    if (!row.ok()) return row.error();
+    log_keys = std::move(*row);
+  }
 
   // Nothing fails from here on.
   Batch& batch = group.batch;
@@ -483,6 +516,7 @@ Result<Appended> Sequencer::Place(Group& group, const PreparedAppend& append) {
     batch.Put(Table::kMeta, append.meta_prefix + EntryKey(entry), append.meta_value);
   }
   for (const std::string& key : append.meta_removed) batch.Delete(Table::kMeta, key);
+  if (!log_keys.empty()) batch.Put(Table::kMeta, kMetaKeys, std::move(log_keys));
   batch.Put(Table::kLeaf, EntryKey(entry), *leaf_bytes);
   batch.Put(Table::kRecord, EntryKey(entry),
             SealPart(keys->key, entry, Part::kRecord, append.record_bytes));

@@ -31,6 +31,7 @@ class Sequencer {
   struct Options {
     std::string origin, manifest;
     int64_t hit_interval_micros = 0;
+    int64_t heartbeat_micros = 0;  // 0: no heartbeats
     std::function<int64_t()> now;
     // Called after every commit with the tree's new state, before the callbacks.
     std::function<void(const TreeState&)> committed;
@@ -65,6 +66,7 @@ class Sequencer {
   Status AddHitBatches(Group& group);
   Status AddClockJump(Group& group);
   void AddNotSent(Group& group);
+  Result<std::string> LogKeysWith(const std::string& vkey, uint64_t from) const;
   Result<Appended> Place(Group& group, const PreparedAppend& append);
   // The entry that hits of this key serve by now.
   Result<std::optional<uint64_t>> ResultNow(const Group& group, const std::string& index_key) const;
@@ -95,6 +97,7 @@ class Sequencer {
   std::optional<std::pair<uint64_t, SlotKeys>> next_keys_;  // of the entry that comes next
   int64_t interval_end_ = 0;   // monotonic; of the open hits; 0 where there are none
   int64_t next_recovery_ = 0;  // monotonic; not before
+  int64_t heartbeat_due_ = 0;  // monotonic; where nothing is committed before
 
   std::atomic<uint64_t> size_, open_intents_;
   std::atomic<bool> failed_ = false;

@@ -31,6 +31,8 @@ class Signer {
   virtual const VerifierKey& key() const = 0;
   // An Ed25519 signature, 64 bytes. kUnavailable where the key cannot be reached now.
   virtual Result<std::string> Sign(std::string_view message) const = 0;
+  // Whether the key is there.
+  virtual Status Check() const { return {}; }
 };
 // From "PRIVATE+KEY+<name>+<8 hex>+<base64(0x01 || seed)>".
 Result<std::unique_ptr<Signer>> SignerFromText(std::string_view skey);
