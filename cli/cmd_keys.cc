@@ -1,4 +1,4 @@
-// verbatim keys: make, list and revoke the API keys of a data folder.
+// verbatim keys: the API keys of a data folder, and its log's own key.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -11,6 +11,7 @@
 #include "cli/commands.h"
 #include "cli/files.h"
 #include "gateway/access.h"
+#include "gateway/anchoring.h"
 #include "gateway/api_keys.h"
 #include "policies/loader.h"
 #include "store/data_folder.h"
@@ -84,6 +85,7 @@ void RecordChange(const policies::Config& config, Result<store::DataFolder> lock
   store::LedgerOptions options;
   options.origin = config.origin;
   options.control_socket = false;
+  options.token = gateway::ToTokenConfig(config.log.pkcs11);
   gateway::RecordedKeys recorded(folder.path());
   auto ledger = store::Ledger::Open(std::move(folder), std::move(options));
   if (!ledger.ok())
@@ -207,6 +209,40 @@ void Revoke(const Flags& flags) {
   RecordChange(config, std::move(folder));
 }
 
+// Another key signs the log's heads from now on.
+void NewLog(const Flags& flags) {
+  const policies::Config config = LoadConfig(flags);
+  Result<store::DataFolder> folder = store::DataFolder::Open(config.data);
+  if (!folder.ok()) Fail(folder.error().message);
+  if (!std::filesystem::exists(folder->database() + "/CURRENT")) {
+    Fail(config.data + " holds no log yet; its first server makes the log's first key");
+  }
+  store::LedgerOptions options;
+  options.origin = config.origin;
+  options.control_socket = false;
+  options.token = gateway::ToTokenConfig(config.log.pkcs11);
+  auto ledger = store::Ledger::Open(*std::move(folder), std::move(options));
+  if (!ledger.ok()) Fail(ledger.error().message);
+  const std::string old_vkey = (*ledger)->Log().vkey;
+  const auto log = (*ledger)->RotateKey(gateway::ToTokenConfig(config.log.pkcs11));
+  const Status closed = (*ledger)->Close();
+  if (!log.ok()) Fail(log.error().message);
+  if (!closed.ok()) Fail(closed.error().message);
+  if (flags.json) {
+    const json::Value out = json::Object{{"origin", log->origin},
+                                         {"old", old_vkey},
+                                         {"vkey", log->vkey},
+                                         {"from", log->keys.back().from}};
+    std::printf("%s\n", json::Serialize(out).c_str());
+    return;
+  }
+  std::printf("%s\n", log->vkey.c_str());
+  std::fprintf(
+      stderr,
+      "It signs heads from size %llu on. Give it to auditors, and to the log's witnesses.\n",
+      static_cast<unsigned long long>(log->keys.back().from));
+}
+
 void AddPlace(CLI::App* command, const std::shared_ptr<Flags>& flags) {
   command->add_option("--config", flags->config, "The server's configuration")->type_name("FILE");
   command->add_option("--data", flags->data, "Data folder (~/.local/share/verbatim)")
@@ -218,7 +254,7 @@ void AddPlace(CLI::App* command, const std::shared_ptr<Flags>& flags) {
 void AddKeys(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   CLI::App* command =
-      app.add_subcommand("keys", "Make, list and revoke API keys, also beside a running server");
+      app.add_subcommand("keys", "API keys, also beside a running server, and the log's own key");
   command->require_subcommand(1);
 
   CLI::App* make = command->add_subcommand(
@@ -240,6 +276,15 @@ void AddKeys(CLI::App& app) {
   AddPlace(make, flags);
   make->footer("Example: KEY=$(verbatim keys new-api --data DIR --tenant acme --subject ci)");
   make->callback([flags] { NewApi(*flags); });
+
+  CLI::App* log = command->add_subcommand(
+      "new-log",
+      "Make another key for the log, in a file or where log.key.pkcs11 says; no server "
+      "may run");
+  log->add_flag("--json", flags->json, "Print one JSON object");
+  AddPlace(log, flags);
+  log->footer("Example: verbatim keys new-log --data DIR");
+  log->callback([flags] { NewLog(*flags); });
 
   CLI::App* list = command->add_subcommand("list", "List API keys, without their secrets");
   list->add_flag("--json", flags->json, "Print one JSON object");

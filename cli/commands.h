@@ -20,5 +20,6 @@ void AddCanonical(CLI::App& app);
 void AddFingerprint(CLI::App& app);
 void AddPolicy(CLI::App& app);
 void AddKeys(CLI::App& app);
+void AddProof(CLI::App& app);
 
 }  // namespace verbatim::cli

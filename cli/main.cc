@@ -33,6 +33,7 @@ int Run(int argc, char** argv) {
   verbatim::cli::AddFingerprint(app);
   verbatim::cli::AddPolicy(app);
   verbatim::cli::AddKeys(app);
+  verbatim::cli::AddProof(app);
 
   app.failure_message([](const CLI::App* a, const CLI::Error& e) {
     std::string path = a->get_name();

@@ -12,6 +12,7 @@
 #include "engine/engine.h"
 #include "gateway/access.h"
 #include "gateway/access_log.h"
+#include "gateway/anchoring.h"
 #include "gateway/engine_backend.h"
 #include "gateway/gauges.h"
 #include "gateway/io_threads.h"
@@ -26,6 +27,7 @@
 #include "gateway/upstream/upstream_set.h"
 #include "policies/loader.h"
 #include "policies/reload.h"
+#include "store/anchors.h"
 #include "store/data_folder.h"
 #include "store/ledger.h"
 
@@ -166,6 +168,7 @@ class GatewayImpl : public Gateway {
   std::unique_ptr<IoThreads> io_;
   std::unique_ptr<UpstreamSet> upstreams_;
   std::unique_ptr<store::Ledger> ledger_;
+  std::unique_ptr<Anchoring> anchoring_;
   Reproducibility reproducibility_;
   std::unique_ptr<Limiter> limiter_;
   std::unique_ptr<AccessWatch> access_watch_;
@@ -305,6 +308,14 @@ Status GatewayImpl::OpenLedger(const policies::Config& config) {
   options.manifest = HexEncode(manifest_.digest);
   options.start_detail = json::Value::MakeObject();
   options.start_detail.Set("policy", HexEncode(policies::PolicyDigest(config.policy)));
+  options.heartbeat_micros = static_cast<int64_t>(config.log.heartbeat_seconds) * 1'000'000;
+  if (options.heartbeat_micros != 0) {
+    options.start_detail.Set("heartbeat_seconds", config.log.heartbeat_seconds);
+  }
+  options.token = ToTokenConfig(config.log.pkcs11);
+  Result<store::AnchorOptions> anchors = ToAnchorOptions(config.log);
+  if (!anchors.ok()) return anchors.error();
+  options.anchors = std::move(anchors).value();
   options.on_commit = [this](int64_t micros, size_t entries) {
     metrics_.ObserveLedgerCommit(static_cast<double>(micros) * 1e-6, entries);
   };
@@ -312,6 +323,9 @@ Status GatewayImpl::OpenLedger(const policies::Config& config) {
   folder_.reset();
   if (!ledger.ok()) return ledger.error();
   ledger_ = std::move(ledger).value();
+  auto anchoring = Anchoring::Start(config.log, *ledger_);
+  if (!anchoring.ok()) return anchoring.error();
+  anchoring_ = std::move(anchoring).value();
   return Status();
 }
 
@@ -420,7 +434,10 @@ Router GatewayImpl::MakeRouter() {
   options.metrics = &metrics_;
   options.reproducibility = &reproducibility_;
   options.not_serving = [this] { return NotServing(); };
-  options.not_ready = [this] { return pipeline_->Overload(); };
+  options.not_ready = [this] {
+    std::string why = pipeline_->Overload();
+    return why.empty() ? ledger_->anchors().Stale() : why;
+  };
   options.open_log = config_.log.open;
   AddOperatorRoutes(router, std::move(options));
   return router;
@@ -433,6 +450,7 @@ Status GatewayImpl::Drain(milliseconds limit, const Progress& progress) {
   });
   if (!finished) progress("the time is over: requests that still ran were ended");
   pipeline_->Drain();
+  anchoring_.reset();
   return ledger_->Close();
 }
 

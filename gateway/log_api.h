@@ -17,8 +17,12 @@ struct LogApiOptions {
 
 // GET /log/checkpoint, /log/tile/<L>/<N>[.p/<W>], /log/tile/entries/<N>[.p/<W>]: the published tree
 //       (c2sp.org/tlog-tiles).
-// GET /verbatim/v1/log: origin and verifier keys.
-// GET /verbatim/v1/entries/{n}/proof: as JSON, or as a tlog-proof file (c2sp.org/tlog-proof) where
+//       /log/checkpoint is the newest that a quorum of witnesses cosigned, where there are
+//       witnesses.
+// GET /verbatim/v1/log: origin, the verifier keys and from which size each signs, witnesses.
+// GET /verbatim/v1/log/anchors: the newest checkpoint, the newest cosigned one, RFC 3161
+// timestamps. GET /verbatim/v1/entries/{n}/proof: as JSON, or as a tlog-proof file
+// (c2sp.org/tlog-proof) where
 //       Accept names text/plain before application/json, or with ?form=tlog-proof.
 void AddLogRoutes(Router& router, LogApiOptions options);
 

@@ -188,7 +188,10 @@ class OperatorApi {
     v.Set("request_id", id);
     v.Set("status", "pending");
     v.Set("tenant", receipt->tenant);
-    if (!receipt->entry) return v;
+    if (!receipt->entry) {
+      AddPromise(v, *receipt);
+      return v;
+    }
 
     auto entry = ledger.Entry(*receipt->entry, true);
     if (!entry.ok()) return entry.error();
@@ -222,6 +225,7 @@ class OperatorApi {
     }
     auto proof = ledger.Proof(*receipt->entry);
     if (!proof.ok() && proof.error().code != Code::kUnavailable) return proof.error();
+    if (!proof.ok()) AddPromise(v, *receipt);
     if (proof.ok()) {
       v.Set("status", "committed");
       v.Set("leaf_hash", HexEncode(proof->leaf_hash));
@@ -240,6 +244,12 @@ class OperatorApi {
       if (Status s = AddServed(http, v, *result); !s.ok()) return s.error();
     }
     return v;
+  }
+
+  // What a client can hold against a log that later does not have its entry.
+  void AddPromise(json::Value& v, const store::Receipt& receipt) const {
+    auto promise = options_.ledger->Promise(receipt);
+    if (promise.ok()) v.Set("promise", std::move(*promise));
   }
 
   // The entry whose answer a hit served, with its own proof, and with its opening where it is not

@@ -69,10 +69,11 @@ def show(url, model):
           f" from the store after {seconds * 1000:.1f} ms")
     print(f"  fingerprint {headers['Verbatim-Fingerprint']}")
 
-    vkey = check_receipt.get_json(f"{url}/verbatim/v1/log")["vkey"]
+    log = check_receipt.get_json(f"{url}/verbatim/v1/log")
+    keys = [(key["vkey"], key["from"]) for key in log["keys"]]
     for name, rid in (("1st", request_id), ("2nd", again["x-request-id"])):
         receipt = check_receipt.get_json(f"{url}/verbatim/v1/receipts/{rid}?wait=5")
-        print(f"  receipt of the {name}: {check_receipt.check(receipt, rid, vkey, second_bytes)}")
+        print(f"  receipt of the {name}: {check_receipt.check(receipt, rid, keys, second_bytes)}")
     print("    inclusion proof, signed root, commitment and the digest of these bytes checked without")
     print(f"    Verbatim's code: tools/check-receipt {url} {request_id}")
     expected = ("miss", "hit")
