@@ -211,13 +211,13 @@ class TokenTest : public RotationTest {
       GTEST_SKIP() << "no SoftHSM: tools/install --test installs it";
     }
     // The library reads its configuration once a process.
-    static const TemporaryFolder* const tokens = new TemporaryFolder();
+    static const TemporaryFolder tokens;
     static bool made = false;
     if (!made) {
-      std::filesystem::create_directory(tokens->path("tokens"));
-      std::ofstream(tokens->path("conf"))
-          << "directories.tokendir = " << tokens->path("tokens") << "\nlog.level = ERROR\n";
-      ::setenv("SOFTHSM2_CONF", tokens->path("conf").c_str(), 1);
+      std::filesystem::create_directory(tokens.path("tokens"));
+      std::ofstream(tokens.path("conf"))
+          << "directories.tokendir = " << tokens.path("tokens") << "\nlog.level = ERROR\n";
+      ::setenv("SOFTHSM2_CONF", tokens.path("conf").c_str(), 1);
       ::setenv("VERBATIM_TEST_PIN", "4711-user", 1);
       made = std::system(
                  "softhsm2-util --init-token --free --label log --so-pin so-secret "
