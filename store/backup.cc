@@ -14,6 +14,8 @@
 #include "store/erasures.h"
 #include "store/fsck.h"
 #include "store/keys.h"
+#include "store/kv_rocksdb.h"
+#include "store/reader.h"
 
 namespace verbatim::store {
 namespace {
@@ -168,14 +170,17 @@ Result<BackupReport> FillBackup(const BackupOptions& options, const DataFolder& 
 Status ReapplyErasures(const DataFolder& folder, const std::string& newer, RestoreReport& report) {
   Result<Keys> keys = LoadKeys(folder, "", false);
   if (!keys.ok()) return keys.error();
-  const VerifierKey& key = keys->signer->key();
-  report.origin = key.name;
+  report.origin = keys->signer->key().name;
+  Result<std::unique_ptr<Kv>> kv = OpenRocksDb(folder.database(), KvAccess::kReadOnly);
+  if (!kv.ok()) return kv.error();
+  Result<std::vector<LogKey>> log_keys = ReadLogKeys(**kv, keys->signer->key());
+  if (!log_keys.ok()) return log_keys.error();
   for (const std::string& path : {folder.erasures(), newer}) {
     if (path.empty()) continue;
     Result<std::string> file = ReadFile(path);
     if (!file.ok() && file.error().code == Code::kNotFound && path == folder.erasures()) continue;
     if (!file.ok()) return file.error();
-    Result<std::vector<Erasure>> erasures = ParseErasures(*file, key.name, &key);
+    Result<std::vector<Erasure>> erasures = ParseErasures(*file, report.origin, *log_keys);
     if (!erasures.ok()) return erasures.error();
     for (const Erasure& erasure : *erasures) {
       for (const auto& [name, slots] :
@@ -209,8 +214,7 @@ Result<RestoreReport> FillRestored(const RestoreOptions& options, const DataFold
   report.hits = verified->hits;
   report.root = verified->root;
   Result<std::string> file = ReadFile(data.erasures());
-  Result<std::vector<Erasure>> erasures =
-      ParseErasures(file.ok() ? *file : "", report.origin, nullptr);
+  Result<std::vector<Erasure>> erasures = ParseErasures(file.ok() ? *file : "", report.origin, {});
   if (!erasures.ok()) return erasures.error();
   report.erasures = erasures->size();
   for (const Erasure& erasure : *erasures) report.log_went_on |= erasure.entry >= report.entries;

@@ -18,7 +18,7 @@ std::string SignedText(const Erasure& erasure) {
   return "verbatim-erasure-1\n" + json::Canonical(Statement(erasure));
 }
 
-Result<Erasure> ParseLine(std::string_view line, const VerifierKey* key, bool& is_signed) {
+Result<Erasure> ParseLine(std::string_view line, std::span<const LogKey> keys, bool& is_signed) {
   const Error damaged{Code::kCorrupt,
                       "the log of erasures has a damaged line; restore the file from a copy"};
   Result<json::Value> object = json::Parse(line);
@@ -36,10 +36,10 @@ Result<Erasure> ParseLine(std::string_view line, const VerifierKey* key, bool& i
   if (!entries.ok() || !slots.ok()) return damaged;
   erasure.entries = std::move(*entries);
   erasure.slots = std::move(*slots);
-  if (key) {
-    Result<std::string> bytes = HexDecode(signature->as_string());
-    is_signed = bytes.ok() && bytes->size() == 64 &&
-                Ed25519Verify(key->public_key, SignedText(erasure), *bytes);
+  Result<std::string> bytes = HexDecode(signature->as_string());
+  for (const LogKey& key : keys) {
+    is_signed = is_signed || (bytes.ok() && bytes->size() == 64 &&
+                              Ed25519Verify(key.key.public_key, SignedText(erasure), *bytes));
   }
   return erasure;
 }
@@ -55,15 +55,16 @@ Result<std::string> EncodeErasure(const Erasure& erasure, const Signer& signer) 
 }
 
 Result<std::vector<Erasure>> ParseErasures(std::string_view file, std::string_view origin,
-                                           const VerifierKey* key) {
+                                           std::span<const LogKey> keys) {
   std::vector<Erasure> erasures;
   while (!file.empty()) {
     const size_t end = file.find('\n');
     if (end == std::string_view::npos) break;
     bool is_signed = false;
-    Result<Erasure> erasure = ParseLine(file.substr(0, end), key, is_signed);
+    Result<Erasure> erasure = ParseLine(file.substr(0, end), keys, is_signed);
     if (!erasure.ok()) return erasure.error();
-    if (erasure->origin == origin && (!key || is_signed)) erasures.push_back(std::move(*erasure));
+    if (erasure->origin == origin && (keys.empty() || is_signed))
+      erasures.push_back(std::move(*erasure));
     file.remove_prefix(end + 1);
   }
   return erasures;
@@ -73,7 +74,7 @@ Status AddErasure(const std::string& path, const Erasure& erasure, const Signer&
   Result<std::string> file = ReadFile(path);
   if (!file.ok() && file.error().code != Code::kNotFound) return file.error();
   std::string bytes = file.ok() ? std::move(*file) : std::string();
-  Result<std::vector<Erasure>> known = ParseErasures(bytes, erasure.origin, nullptr);
+  Result<std::vector<Erasure>> known = ParseErasures(bytes, erasure.origin, {});
   if (!known.ok()) return known.error();
   for (const Erasure& other : *known) {
     if (other.entry == erasure.entry) return {};

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,9 +25,9 @@ struct Erasure {
 // A line of the file, with its newline.
 Result<std::string> EncodeErasure(const Erasure& erasure, const Signer& signer);
 // All lines of this origin; one that does not parse is kCorrupt, of a torn last one nothing is
-// taken. Where `key` is given, only those with its signature.
+// taken. Where `keys` are given, only those with a signature by one of them.
 Result<std::vector<Erasure>> ParseErasures(std::string_view file, std::string_view origin,
-                                           const VerifierKey* key);
+                                           std::span<const LogKey> keys);
 
 // Adds the line to the file at `path`, synced, unless its entry is there already.
 Status AddErasure(const std::string& path, const Erasure& erasure, const Signer& signer);

@@ -49,9 +49,9 @@ class Checker {
     if (Status status = CheckEntries(); !status.ok()) return status.error();
     TakeNewerErasures();
     for (const auto step :
-         {&Checker::CheckTreeState, &Checker::CheckStrayRows, &Checker::CheckKeys, &Checker::CheckIndex,
-          &Checker::CheckReceipts, &Checker::CheckTenants, &Checker::CheckHits,
-          &Checker::CheckIntents, &Checker::CheckUnusedKeys}) {
+         {&Checker::CheckTreeState, &Checker::CheckStrayRows, &Checker::CheckKeys,
+          &Checker::CheckIndex, &Checker::CheckReceipts, &Checker::CheckTenants,
+          &Checker::CheckHits, &Checker::CheckIntents, &Checker::CheckUnusedKeys}) {
       if (Status status = (this->*step)(); !status.ok()) return status.error();
     }
     CheckErasures();
@@ -707,8 +707,10 @@ class Checker {
 
   // What the folder's log of erasures says of a log that went on after this database.
   void TakeNewerErasures() {
-    const VerifierKey& key = reader_.keys().signer->key();
-    Result<std::vector<Erasure>> newer = ParseErasures(options_.erasures, key.name, &key);
+    Result<std::vector<LogKey>> keys = reader_.LogKeys();
+    if (!keys.ok()) return Find("meta", std::nullopt, keys.error().message);
+    Result<std::vector<Erasure>> newer =
+        ParseErasures(options_.erasures, keys->back().key.name, *keys);
     if (!newer.ok()) return Find("erasures", std::nullopt, newer.error().message);
     for (const Erasure& erasure : *newer) {
       if (erasure.entry < tree_.size()) continue;

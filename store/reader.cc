@@ -46,11 +46,15 @@ Result<Digest> Reader::ReadNode(unsigned level, uint64_t index) const {
   return ToDigest(**row);
 }
 
-Result<std::vector<LogKey>> Reader::LogKeys() const {
-  Result<std::optional<std::string>> row = kv_.Get(Table::kMeta, kMetaKeys);
+Result<std::vector<LogKey>> ReadLogKeys(const Kv& kv, const VerifierKey& newest) {
+  Result<std::optional<std::string>> row = kv.Get(Table::kMeta, kMetaKeys);
   if (!row.ok()) return row.error();
-  if (!*row) return std::vector<LogKey>{{keys_.signer->key(), 0}};
+  if (!*row) return std::vector<LogKey>{{newest, 0}};
   return DecodeLogKeys(**row);
+}
+
+Result<std::vector<LogKey>> Reader::LogKeys() const {
+  return ReadLogKeys(kv_, keys_.signer->key());
 }
 
 Result<std::string> Reader::Tile(const TilePath& tile, uint64_t size) const {

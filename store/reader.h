@@ -20,6 +20,10 @@
 
 namespace verbatim::store {
 
+// The keys that signed and sign the log's heads, the newest last. newest: where there was no
+// rotation.
+Result<std::vector<LogKey>> ReadLogKeys(const Kv& kv, const VerifierKey& newest);
+
 // A hit's record, with what its commitment is made of.
 struct OpenedHit {
   HitRecord record;

@@ -45,12 +45,6 @@ Result<Standing> ReadStanding(const DataFolder& folder, std::optional<std::strin
   Result<std::string> note =
       newer_note ? Result<std::string>(*newer_note) : ReadFile(folder.checkpoint());
   if (!note.ok()) return note.error();
-  Result<TreeHead> head = OpenCheckpoint(*note, keys->signer->key());
-  if (!head.ok()) {
-    return Error{Code::kInvalid, "the checkpoint is not one of this log: " + head.error().message};
-  }
-  standing.note = std::move(*note);
-  standing.published = std::move(*head);
   Result<std::unique_ptr<Kv>> kv = OpenRocksDb(folder.database(), KvAccess::kReadOnly);
   if (!kv.ok()) return kv.error();
   Result<std::unique_ptr<Keyring>> entries =
@@ -60,6 +54,14 @@ Result<Standing> ReadStanding(const DataFolder& folder, std::optional<std::strin
       Keyring::Open(folder.keyring() + "/hits", "hits", *keys->wrapper, false);
   if (!hits.ok()) return hits.error();
   const Reader reader(**kv, *keys, **entries, **hits);
+  Result<std::vector<LogKey>> log_keys = reader.LogKeys();
+  if (!log_keys.ok()) return log_keys.error();
+  Result<TreeHead> head = OpenCheckpoint(*note, *log_keys);
+  if (!head.ok()) {
+    return Error{Code::kInvalid, "the checkpoint is not one of this log: " + head.error().message};
+  }
+  standing.note = std::move(*note);
+  standing.published = std::move(*head);
   Result<TreeState> tree = reader.ReadTreeState();
   if (!tree.ok()) return tree.error();
   standing.entries = tree->tree.size();
