@@ -109,6 +109,13 @@ class Utf16Reader {
 // Order of the UTF-16 code units (RFC 8785 section 3.2.3): it differs from byte order in that
 // supplementary characters, which are surrogate pairs there, come before U+E000..U+FFFF.
 bool Utf16Less(std::string_view a, std::string_view b) {
+  const size_t common = std::min(a.size(), b.size());
+  size_t at = 0;
+  while (at < common && a[at] == b[at]) ++at;
+  const auto is_ascii = [](char c) { return static_cast<uint8_t>(c) < 0x80; };
+  if (at == common && a.size() == b.size()) return false;
+  const bool ascii = (at == a.size() || is_ascii(a[at])) && (at == b.size() || is_ascii(b[at]));
+  if (ascii) return at == a.size() || (at < b.size() && a[at] < b[at]);
   Utf16Reader ra(a), rb(b);
   for (;;) {
     const int64_t ua = ra.Next(), ub = rb.Next();
@@ -238,6 +245,11 @@ std::optional<uint64_t> IntegerMagnitude(const Decimal& d) {
 
 }  // namespace
 
+constexpr size_t kFewMembers = 16;  // up to this, names are compared pairwise
+// An object's room from the start, as long as there are fewer values: later, memory counts for
+// more.
+constexpr size_t kFirstMembers = 4, kFewValues = 1024;
+
 // Recursive descent over the text, as deep as the limit allows. UTF-8 is judged before it starts.
 class Parser {
  public:
@@ -356,6 +368,7 @@ class Parser {
     ++at_;
     SkipSpace();
     if (Eat('}')) return true;
+    if (values_ < kFewValues) members.reserve(kFirstMembers);
     for (;;) {
       SkipSpace();
       if (at_ >= text_.size() || text_[at_] != '"') return Fail("a string as the member's name");
@@ -371,8 +384,18 @@ class Parser {
     }
   }
 
-  // By sorting: no choice of keys makes this slow.
+  static bool AllDiffer(const Object& members) {
+    for (size_t i = 1; i < members.size(); ++i) {
+      for (size_t k = 0; k < i; ++k) {
+        if (members[i].first == members[k].first) return false;
+      }
+    }
+    return true;
+  }
+
+  // By sorting, where there are many: no choice of keys makes this slow.
   bool KeysAreUnique(const Object& members) {
+    if (members.size() <= kFewMembers && AllDiffer(members)) return true;
     std::vector<std::string_view> keys(members.size());
     for (size_t i = 0; i < keys.size(); ++i) keys[i] = members[i].first;
     std::sort(keys.begin(), keys.end());
@@ -386,10 +409,10 @@ class Parser {
     ++at_;
     for (;;) {
       const size_t start = at_;
-      while (at_ < text_.size() && text_[at_] != '"' && text_[at_] != '\\' &&
-             static_cast<uint8_t>(text_[at_]) >= 0x20) {
-        ++at_;
-      }
+      const char* at = text_.data() + at_;
+      const char* const end = text_.data() + text_.size();
+      while (at != end && *at != '"' && *at != '\\' && static_cast<uint8_t>(*at) >= 0x20) ++at;
+      at_ = static_cast<size_t>(at - text_.data());
       out.append(text_, start, at_ - start);
       if (at_ >= text_.size()) return Fail("'\"'");
       if (Eat('"')) return true;

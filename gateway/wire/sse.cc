@@ -66,9 +66,10 @@ bool SseParser::NextLine(bool at_end, std::string_view& line) {
     skip_lf_ = false;
     if (buffer_[line_] == '\n') scanned_ = ++line_;
   }
-  while (scanned_ < buffer_.size() && buffer_[scanned_] != '\n' && buffer_[scanned_] != '\r') {
-    ++scanned_;
-  }
+  const char* at = buffer_.data() + scanned_;
+  const char* const stop = buffer_.data() + buffer_.size();
+  while (at != stop && *at != '\n' && *at != '\r') ++at;
+  scanned_ = static_cast<size_t>(at - buffer_.data());
   if (scanned_ == buffer_.size()) return false;
   size_t next = scanned_ + 1;
   LineEnd end = LineEnd::kCr;
