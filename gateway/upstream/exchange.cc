@@ -15,6 +15,9 @@ using std::chrono::milliseconds;
 
 namespace {
 
+// What is read until something of a stream was passed on: its first event need not wait until all
+// that came with it is read and judged.
+constexpr size_t kFirstReadBytes = 1 << 10;
 constexpr size_t kJoinBytes = 16 << 10;  // a body up to this leaves together with its header
 // What a body's bytes on the wire may be over its decoded ones: chunks of one byte, and empty
 // blocks.
@@ -220,11 +223,16 @@ asio::awaitable<bool> Exchange::ReadReply() {
   parser_.emplace(static_cast<ResponseEvents&>(*this), options.header_bytes,
                   options.body_bytes * kWireFactor + kWireExtra, request_.method == "HEAD");
   rest_ = {};
+  bool at_once = false;
   for (;;) {
     if (parser_->has_head() && !sink_.WantsMore()) co_await WaitUntilWanted();
     if (broken()) co_return true;
     error_code ec;
-    std::string_view bytes = co_await connection_->Receive(pool_->scratch(), ec);
+    std::span<char> into = pool_->scratch();
+    const bool first = delivered_ == 0;
+    if (first) into = into.first(std::min(into.size(), kFirstReadBytes));
+    std::string_view bytes = co_await connection_->Receive(into, ec, at_once);
+    const bool full = bytes.size() == into.size();
     if (broken()) co_return true;
     if (ec) co_return OnReadError(ec);
     if (!end_.reply_began) {
@@ -249,6 +257,7 @@ asio::awaitable<bool> Exchange::ReadReply() {
     }
     if (state != ResponseParser::State::kMore) co_return true;
     if (parser_->has_head()) Limit(In(options.idle_ms), FetchFault::kIdleTimeout);
+    at_once = first && full && !is_open_ended_;  // of a whole there is nothing to pass on yet
   }
 }
 
@@ -298,6 +307,7 @@ void Exchange::OnDone() {
 }
 
 bool Exchange::OnHead(FetchHead head, int64_t length) {
+  is_open_ended_ = length < 0;
   std::string codings;
   for (const auto& [name, value] : head.headers) {
     if (name == "content-encoding") codings += (codings.empty() ? "" : ",") + value;

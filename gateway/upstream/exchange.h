@@ -96,6 +96,7 @@ class Exchange final : public PoolWaiter,
   std::string rest_;  // of what was read: the beginning of a header
   std::optional<ResponseParser> parser_;
   std::unique_ptr<ContentDecoder> decoder_;
+  bool is_open_ended_ = false;  // its length was not announced
   uint64_t delivered_ = 0;
 };
 

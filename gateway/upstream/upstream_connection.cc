@@ -49,17 +49,19 @@ asio::awaitable<void> UpstreamConnection::Handshake(SSL_CTX* context, std::strin
 }
 
 asio::awaitable<std::string_view> UpstreamConnection::Receive(std::span<char> scratch,
-                                                              error_code& ec) {
+                                                              error_code& ec, bool at_once) {
   if (tls_) {
     const asio::mutable_buffer into(tls_->received.data(), tls_->received.size());
     const size_t n =
         co_await tls_->stream.async_read_some(into, asio::redirect_error(asio::use_awaitable, ec));
     co_return std::string_view(tls_->received.data(), n);
   }
-  for (;;) {
-    // At once, without a wait, it would be nobody else's turn as long as there is more.
-    co_await socket_.async_wait(tcp::socket::wait_read,
-                                asio::redirect_error(asio::use_awaitable, ec));
+  for (;; at_once = false) {
+    // Always at once, without a wait, it would be nobody else's turn as long as there is more.
+    if (!at_once) {
+      co_await socket_.async_wait(tcp::socket::wait_read,
+                                  asio::redirect_error(asio::use_awaitable, ec));
+    }
     if (ec) co_return std::string_view();
     const ssize_t n = recv(socket_.native_handle(), scratch.data(), scratch.size(), MSG_DONTWAIT);
     if (n > 0) co_return std::string_view(scratch.data(), static_cast<size_t>(n));

@@ -32,8 +32,10 @@ class UpstreamConnection : public std::enable_shared_from_this<UpstreamConnectio
                                          error_code& ec, std::string& why);
 
   // Waits for bytes. They lie in `scratch`, or where TLS keeps them, until the next suspension: a
-  // connection that waits holds no memory for reading, except for TLS.
-  boost::asio::awaitable<std::string_view> Receive(std::span<char> scratch, error_code& ec);
+  // connection that waits holds no memory for reading, except for TLS. at_once: there probably are
+  // some; it waits only if there are none.
+  boost::asio::awaitable<std::string_view> Receive(std::span<char> scratch, error_code& ec,
+                                                   bool at_once = false);
   // Begins to write head and body (null: none). `progress` comes whenever some of it went out,
   // `done` once, later.
   void Write(std::string head, std::shared_ptr<const std::string> body,
