@@ -21,6 +21,7 @@ using store::Kind;
 namespace {
 
 constexpr int64_t kLedgerRetryMicros = 5'000'000;
+constexpr size_t kHeldForEnd = size_t{64} << 10;  // of a stream's last bytes, to leave with its end
 
 std::string MissName(const Call& call) {
   if (call.decision.mode == Mode::kObserve) return "observed";
@@ -101,10 +102,13 @@ class LiveStream {
   std::string Take(const Flight::Progress& progress) {
     std::string bytes;
     for (const TraceEvent& event : progress.events) bytes += writer_->Event(event);
+    bytes.reserve(bytes.size() + progress.bytes.size());
     std::string_view rest = progress.bytes;
-    for (const uint32_t size : progress.sizes) {
-      if (auto kept = WithoutUsage(rest.substr(0, size))) bytes += *kept;
-      rest.remove_prefix(size);
+    for (const ReplyBody::Piece& piece : progress.pieces) {
+      bytes += rest.substr(0, piece.usage.begin);
+      const size_t end = piece.usage.begin + piece.usage.size;
+      bytes += rest.substr(end, piece.size - end);
+      rest.remove_prefix(piece.size);
     }
     return bytes;
   }
@@ -320,7 +324,13 @@ asio::awaitable<bool> Answerer::Follow(const Call& call, InFlight::Seat& seat, R
         made += live->Take(progress);
         bytes = made;
       }
-      if (status.ok()) status = co_await sink.Write(bytes);
+      if (status.ok() && !end.rest.empty()) status = co_await sink.Write(end.rest);
+      end.rest.clear();
+      if (end.settled && bytes.size() <= kHeldForEnd) {
+        end.rest = bytes;  // perhaps the last: it leaves with the stream's end
+      } else if (status.ok()) {
+        status = co_await sink.Write(bytes);
+      }
       if (!status.ok()) break;
       continue;
     }
@@ -330,10 +340,10 @@ asio::awaitable<bool> Answerer::Follow(const Call& call, InFlight::Seat& seat, R
   sink.OnClientGone({});
   if (live) {
     end.began = true;
-    if (end.error) end.rest = live->Error(*end.error, call.id);
-    if (!end.error && end.settled && !end.settled->broken) end.rest = live->End();
+    if (end.error) end.rest += live->Error(*end.error, call.id);
+    if (!end.error && end.settled && !end.settled->broken) end.rest += live->End();
     const bool says_why = end.settled && end.settled->broken && !end.settled->error.message.empty();
-    if (!end.error && says_why) end.rest = live->Error(end.settled->error, call.id);
+    if (!end.error && says_why) end.rest += live->Error(end.settled->error, call.id);
   }
   const bool answered = co_await EndFollowing(call, seat, std::move(end), sink, outcome);
   co_return answered;
@@ -389,8 +399,7 @@ asio::awaitable<bool> Answerer::EndFollowing(const Call& call, InFlight::Seat& s
     if (!end.rest.empty()) status = co_await sink.Write(end.rest);
     sink.Abort();
   } else if (end.began) {
-    status = co_await sink.Write(end.rest);
-    if (status.ok()) status = co_await sink.Finish();
+    status = co_await sink.FinishWith(end.rest);
   } else if (!end.whole) {
     outcome.cache = "none";
     co_return false;

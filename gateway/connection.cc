@@ -62,7 +62,8 @@ class Connection : public std::enable_shared_from_this<Connection>, public Respo
   awaitable<Status> SendWhole(int status, Headers headers, std::string body) override;
   awaitable<Status> StartStream(int status, Headers headers) override;
   awaitable<Status> Write(std::string_view bytes) override;
-  awaitable<Status> Finish() override;
+  awaitable<Status> Finish() override { return FinishWith({}); }
+  awaitable<Status> FinishWith(std::string_view bytes) override;
   awaitable<Status> SendRendered(int status, const RenderedFields& fields, const Headers& more,
                                  std::string_view body, bool stream) override;
   ErrorForm error_form() const override { return ErrorFormOfPath(request_.path); }
@@ -421,13 +422,19 @@ awaitable<Status> Connection::Write(std::string_view bytes) {
   co_return co_await Send(parts);
 }
 
-awaitable<Status> Connection::Finish() {
+awaitable<Status> Connection::FinishWith(std::string_view bytes) {
   if (ClientGone()) co_return GoneStatus();
   CHECK(answer_ == Answer::kStreaming);
   answer_ = Answer::kDone;
+  if (head_only_) bytes = {};
+  access_.bytes_out += bytes.size();
+  const ChunkSize size(bytes.size());
   const std::string head = std::exchange(head_, {});
-  Parts parts{head};
-  if (version_ == 11 && !head_only_) parts[1] = "0\r\n\r\n";
+  Parts parts{head, bytes};
+  if (version_ == 11 && !head_only_) {
+    parts = {head, "0\r\n\r\n"};
+    if (!bytes.empty()) parts = {head, size.text(), bytes, "\r\n0\r\n\r\n"};
+  }
   co_return co_await Send(parts);
 }
 

@@ -61,6 +61,12 @@ std::string ErrorJson(const HttpError& error, ErrorForm form, std::string_view r
          ",\"code\":" + QuoteOrNull(error.code) + "}}";
 }
 
+boost::asio::awaitable<Status> ResponseSink::FinishWith(std::string_view bytes) {
+  Status sent = co_await Write(bytes);
+  if (sent.ok()) sent = co_await Finish();
+  co_return sent;
+}
+
 boost::asio::awaitable<Status> SendError(ResponseSink& sink, HttpError error) {
   std::string body = std::move(error.body);
   if (body.empty()) body = ErrorJson(error, sink.error_form(), sink.request_id());

@@ -76,6 +76,9 @@ class ResponseSink {
   // Ends a stream well: the terminating chunk.
   virtual boost::asio::awaitable<Status> Finish() = 0;
 
+  // Write and Finish, with as few writes as go.
+  virtual boost::asio::awaitable<Status> FinishWith(std::string_view bytes);
+
   // A complete answer with fields rendered before and `more` of them: the same as SendWhole or,
   // where `stream`, StartStream, Write and Finish. Everything is the caller's until it is sent.
   virtual boost::asio::awaitable<Status> SendRendered(int status, const RenderedFields& fields,

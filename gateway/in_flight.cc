@@ -85,7 +85,7 @@ void Flight::AddBody(std::vector<ReplyPiece> pieces) {
     if (!transcript_.reply->streamed) held_from_ = 0;
     for (ReplyPiece& piece : pieces) {
       if (piece.completes) held_from_ = std::min(held_from_, transcript_.body.pieces());
-      transcript_.body.Append(std::move(piece.bytes));
+      transcript_.body.Append(std::move(piece.bytes), piece.usage);
     }
     fits = Account(0);
   }
@@ -207,7 +207,7 @@ Flight::Progress Flight::Read(const Wakeup* who, bool live) {
       progress.events.assign(begin, begin + static_cast<std::ptrdiff_t>(count));
       reader->event += count;
       progress.bytes = transcript_.body.Read(reader->place, released ? SIZE_MAX : held_from_,
-                                             kPiecesPerRead, kBytesPerRead, &progress.sizes);
+                                             kPiecesPerRead, kBytesPerRead, &progress.pieces);
     }
     if (waits_for_readers_ && Unread() <= bounds_.unread / 2) {
       waits_for_readers_ = false;

@@ -102,9 +102,9 @@ class Flight {
     // Of an upstream's body: at most 64 pieces, and at most 16 KiB or one. These bytes and what is
     // pointed to last as long as the flight.
     std::string_view bytes;
-    std::vector<uint32_t> sizes;       // of the pieces in `bytes`
-    const ReplyHead* reply = nullptr;  // of an upstream, once there
-    const Settled* settled = nullptr;  // once there
+    std::vector<ReplyBody::Piece> pieces;  // those in `bytes`
+    const ReplyHead* reply = nullptr;      // of an upstream, once there
+    const Settled* settled = nullptr;      // once there
     bool any() const { return !events.empty() || !bytes.empty(); }
   };
   // The whole of it; after WaitForRun, where the end is complete or incomplete.

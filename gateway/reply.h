@@ -20,6 +20,10 @@ struct ReplyHead {
   bool streamed = false;     // text/event-stream: pieces are whole events
 };
 
+struct ByteRange {
+  uint32_t begin = 0, size = 0;
+};
+
 // A part of the content-decoded body. Of a stream: one event with its line ends and blank line, or
 // comments that stood between events; joined, the pieces are the body.
 struct ReplyPiece {
@@ -27,6 +31,9 @@ struct ReplyPiece {
   // This piece completes the answer (the last choice's finish_reason, message_delta with a
   // stop_reason, response.completed): it and what follows are held back until the commit.
   bool completes = false;
+  // What a client who asked for no usage is not given of an event (WithoutUsage in
+  // wire/reply_convert.h): all of it, a member in it, or nothing.
+  ByteRange usage{};
 };
 
 // What the whole reply says of itself.

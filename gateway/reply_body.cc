@@ -15,7 +15,7 @@ constexpr size_t kOwnBlock = size_t{4} << 10;  // pieces from this size on are n
 
 }  // namespace
 
-void ReplyBody::Append(std::string piece) {
+void ReplyBody::Append(std::string piece, ByteRange usage) {
   if (piece.empty()) return;
   CHECK(piece.size() <= UINT32_MAX);
   const size_t size = piece.size();
@@ -33,14 +33,14 @@ void ReplyBody::Append(std::string piece) {
     block += piece;
     blocks_.push_back(std::move(block));
   }
-  sizes_.push_back(static_cast<uint32_t>(size));
-  held_ += sizeof(uint32_t);
+  pieces_.push_back({static_cast<uint32_t>(size), usage});
+  held_ += sizeof(Piece);
   size_ += size;
 }
 
 std::string_view ReplyBody::Read(Place& place, size_t end, size_t most, size_t most_bytes,
-                                 std::vector<uint32_t>* sizes) const {
-  end = std::min(end, sizes_.size());
+                                 std::vector<Piece>* pieces) const {
+  end = std::min(end, pieces_.size());
   if (place.piece >= end) return {};
   if (place.offset == blocks_[place.block].size()) {
     ++place.block;
@@ -50,9 +50,9 @@ std::string_view ReplyBody::Read(Place& place, size_t end, size_t most, size_t m
   const size_t begin = place.offset;
   const size_t last = place.piece + std::min(most, end - place.piece);
   while (place.piece < last && place.offset < block.size()) {
-    const uint32_t size = sizes_[place.piece];
+    const uint32_t size = pieces_[place.piece].size;
     if (place.offset > begin && place.offset - begin + size > most_bytes) break;
-    if (sizes) sizes->push_back(size);
+    if (pieces) pieces->push_back(pieces_[place.piece]);
     ++place.piece;
     place.offset += size;
     place.bytes += size;
@@ -62,7 +62,7 @@ std::string_view ReplyBody::Read(Place& place, size_t end, size_t most, size_t m
 
 size_t ReplyBody::Behind(const Place& place, size_t end) const {
   size_t bytes = size_ - place.bytes;
-  for (size_t i = std::max(end, place.piece); i < sizes_.size(); ++i) bytes -= sizes_[i];
+  for (size_t i = std::max(end, place.piece); i < pieces_.size(); ++i) bytes -= pieces_[i].size;
   return bytes;
 }
 

@@ -11,13 +11,19 @@
 #include <string_view>
 #include <vector>
 
+#include "gateway/reply.h"
+
 namespace verbatim::gateway {
 
 class ReplyBody {
  public:
-  void Append(std::string piece);  // shorter than 4 GiB
+  struct Piece {
+    uint32_t size = 0;
+    ByteRange usage{};  // as ReplyPiece::usage
+  };
+  void Append(std::string bytes, ByteRange usage = {});  // shorter than 4 GiB
 
-  size_t pieces() const { return sizes_.size(); }
+  size_t pieces() const { return pieces_.size(); }
   size_t size() const { return size_; }  // of all pieces, in bytes
   size_t held() const { return held_; }  // memory that it takes, in bytes
 
@@ -28,9 +34,9 @@ class ReplyBody {
   };
   // The pieces from `place` on and before the piece `end`, as far as they lie one behind the other
   // in memory: at most `most` of them, and at most `most_bytes` unless the first alone is longer.
-  // Their sizes are appended to *sizes, where that is not null. Moves `place` behind them.
+  // They are appended to *pieces, where that is not null. Moves `place` behind them.
   std::string_view Read(Place& place, size_t end, size_t most, size_t most_bytes,
-                        std::vector<uint32_t>* sizes) const;
+                        std::vector<Piece>* pieces) const;
 
   // Of the pieces before `end`, how many bytes lie behind `place`.
   size_t Behind(const Place& place, size_t end) const;
@@ -39,7 +45,7 @@ class ReplyBody {
 
  private:
   std::vector<std::string> blocks_;  // never grown in place
-  std::vector<uint32_t> sizes_;      // of pieces
+  std::vector<Piece> pieces_;
   size_t size_ = 0, held_ = 0;
 };
 

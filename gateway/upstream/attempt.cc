@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "gateway/upstream/header_rules.h"
+#include "gateway/wire/reply_convert.h"
 
 namespace verbatim::gateway {
 
@@ -165,7 +166,10 @@ void Attempt::Pass(std::vector<ReplyPiece> pieces) {
     // No answer is complete with another status, whatever its body says.
     piece.completes = piece.completes && is_whole_status();
     if (streamed_) {
-      redacted_ = Redact(piece.bytes) || redacted_;
+      if (Redact(piece.bytes)) {
+        redacted_ = true;
+        piece.usage = UsageIn(piece.bytes);
+      }
     } else {
       held_ += piece.bytes;
       completes_ = completes_ || piece.completes;

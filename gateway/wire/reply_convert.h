@@ -12,6 +12,7 @@
 
 #include "base/json.h"
 #include "gateway/endpoint.h"
+#include "gateway/reply.h"
 
 namespace verbatim::gateway {
 
@@ -30,6 +31,11 @@ std::optional<std::string> PlainToStream(Endpoint endpoint, std::string_view bod
 // client sees of it: nothing where it is the chunk that only holds usage; else the same bytes,
 // less a member "usage":null.
 std::optional<std::string> WithoutUsage(std::string_view event_bytes);
+
+// What WithoutUsage leaves out of the piece; all of it, where nothing is left.
+ByteRange UsageIn(std::string_view event_bytes);
+// The same for a piece whose event's data was parsed: `chunk`, an object, is its value.
+ByteRange UsageIn(std::string_view event_bytes, std::string_view data, const json::Value& chunk);
 
 // WithoutUsage of each event of a recorded stream, joined.
 std::string StreamWithoutUsage(std::string_view stream);

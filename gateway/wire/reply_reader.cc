@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 #include "gateway/wire/json_read.h"
+#include "gateway/wire/reply_convert.h"
 #include "gateway/wire/sse.h"
 
 namespace verbatim::gateway {
@@ -24,8 +25,8 @@ class Judge {
  public:
   Judge(Endpoint endpoint, uint32_t choices) : endpoint_(endpoint), asked_(choices) {}
 
-  // An event of a stream.
-  void TakeEvent(const SseEvent& event);
+  // An event of a stream. Its data as a value, where it had to be read for that.
+  std::optional<Value> TakeEvent(const SseEvent& event);
   // The whole of a plain body.
   void TakeBody(std::string_view body);
 
@@ -40,6 +41,7 @@ class Judge {
   }
 
  private:
+  void TakeObject(const Value& object);
   void TakeChunk(const Value& chunk);
   void TakeChoice(const Value& choice, size_t position);
   void TakeResponseEvent(const Value& event);
@@ -71,30 +73,39 @@ bool IsChunked(Endpoint endpoint) {
   return endpoint == Endpoint::kChatCompletions || endpoint == Endpoint::kCompletions;
 }
 
-void Judge::TakeEvent(const SseEvent& event) {
+std::optional<Value> Judge::TakeEvent(const SseEvent& event) {
   // Keep-alives of some vendors are events without anything in them.
-  if (ended_ || event.data.find_first_not_of(" \t\r\n") == std::string::npos) return;
+  const bool empty = event.data.find_first_not_of(" \t\r\n") == std::string::npos;
+  if (ended_ || empty) return std::nullopt;
   any_ = true;
-  if (event.type == "error") return Fail("error_event");
+  if (event.type == "error") {
+    Fail("error_event");
+    return std::nullopt;
+  }
   if (event.data == "[DONE]") {
     if (IsChunked(endpoint_)) ended_ = true;
-    return;
+    return std::nullopt;
   }
-  const Result<Value> parsed = json::Parse(event.data, kEventLimits);
+  Result<Value> parsed = json::Parse(event.data, kEventLimits);
   if (!parsed.ok() || !parsed->is_object()) {
     // Chunks have no name; what has one there is a ping of some kind.
-    if (IsChunked(endpoint_) && event.type != "message") return;
-    return Fail("not_json");
+    if (!IsChunked(endpoint_) || event.type == "message") Fail("not_json");
+    return std::nullopt;
   }
-  if (FindPresent(*parsed, "error") != nullptr) return Fail("error_event");
+  TakeObject(*parsed);
+  return std::move(*parsed);
+}
+
+void Judge::TakeObject(const Value& object) {
+  if (FindPresent(object, "error") != nullptr) return Fail("error_event");
   switch (endpoint_) {
     case Endpoint::kChatCompletions:
     case Endpoint::kCompletions:
-      return TakeChunk(*parsed);
+      return TakeChunk(object);
     case Endpoint::kResponses:
-      return TakeResponseEvent(*parsed);
+      return TakeResponseEvent(object);
     case Endpoint::kMessages:
-      return TakeMessageEvent(*parsed);
+      return TakeMessageEvent(object);
     case Endpoint::kEmbeddings:
     case Endpoint::kCountTokens:
       return Fail("unknown_shape");
@@ -339,8 +350,15 @@ void ReplyReader::State::Judged(std::vector<SsePiece>& from, std::vector<ReplyPi
     judge.Fail("too_large");
   }
   for (SsePiece& piece : from) {
-    if (piece.event && !too_large) judge.TakeEvent(*piece.event);
-    out.push_back({std::move(piece.bytes), judge.answered()});
+    std::optional<Value> chunk;
+    if (piece.event && !too_large) chunk = judge.TakeEvent(*piece.event);
+    ByteRange usage;
+    if (IsChunked(endpoint) && chunk) {
+      usage = UsageIn(piece.bytes, piece.event->data, *chunk);
+    } else if (IsChunked(endpoint)) {
+      usage = UsageIn(piece.bytes);
+    }
+    out.push_back({std::move(piece.bytes), judge.answered(), usage});
   }
 }
 
@@ -382,7 +400,7 @@ ReplySummary ReplyReader::Finish(bool whole, std::vector<ReplyPiece>& rest) {
     s.Judged(pieces, rest);
     const std::optional<SseEvent>& last = s.parser.unfinished();
     if (s.endpoint == Endpoint::kMessages && last && last->type == "message_stop") {
-      s.judge.TakeEvent(*last);
+      (void)s.judge.TakeEvent(*last);
     }
   } else if (!s.too_large) {
     if (whole && !s.body.empty()) s.judge.TakeBody(s.body);

@@ -58,29 +58,41 @@ size_t DataLine(std::string_view bytes, std::string_view data) {
 
 }  // namespace
 
-std::optional<std::string> WithoutUsage(std::string_view event_bytes) {
-  std::string unchanged(event_bytes);
-  // After lone CRs a piece may begin with an LF that ends nothing (sse.h).
-  const std::string_view event = event_bytes.substr(event_bytes.starts_with('\n') ? 1 : 0);
-  const std::vector<SsePiece> pieces = ParseEventStream(event);
-  if (pieces.size() != 1 || !pieces[0].event) return unchanged;
-  const std::string& data = pieces[0].event->data;
-  if (data.find("usage") == std::string::npos) return unchanged;
-  const Result<Value> chunk = json::Parse(data, kEventLimits);
-  if (!chunk.ok() || !chunk->is_object()) return unchanged;
-  if (OnlyHoldsUsage(*chunk)) return std::nullopt;
-  const Value* choices = FindArray(*chunk, "choices");
+ByteRange UsageIn(std::string_view event_bytes, std::string_view data, const Value& chunk) {
+  const auto range = [](size_t begin, size_t end) {
+    return ByteRange{static_cast<uint32_t>(begin), static_cast<uint32_t>(end - begin)};
+  };
+  if (OnlyHoldsUsage(chunk)) return range(0, event_bytes.size());
+  const Value* choices = FindArray(chunk, "choices");
   const bool no_choices = choices != nullptr && choices->items().empty();
-  const json::Object& members = chunk->members();
+  const json::Object& members = chunk.members();
   for (size_t i = 0; i < members.size(); ++i) {
     if (members[i].first != "usage" || !(members[i].second.is_null() || no_choices)) continue;
     const size_t line = DataLine(event_bytes, data);
-    if (line == std::string_view::npos) return unchanged;
-    const auto [begin, end] = MemberRange(data, *chunk, i);
-    unchanged.erase(line + begin, end - begin);
-    return unchanged;
+    if (line == std::string_view::npos) return {};
+    const auto [begin, end] = MemberRange(data, chunk, i);
+    return range(line + begin, line + end);
   }
-  return unchanged;
+  return {};
+}
+
+ByteRange UsageIn(std::string_view event_bytes) {
+  if (event_bytes.find("usage") == std::string_view::npos) return {};
+  // After lone CRs a piece may begin with an LF that ends nothing (sse.h).
+  const std::string_view event = event_bytes.substr(event_bytes.starts_with('\n') ? 1 : 0);
+  const std::vector<SsePiece> pieces = ParseEventStream(event);
+  if (pieces.size() != 1 || !pieces[0].event) return {};
+  const std::string& data = pieces[0].event->data;
+  const Result<Value> chunk = json::Parse(data, kEventLimits);
+  return chunk.ok() && chunk->is_object() ? UsageIn(event_bytes, data, *chunk) : ByteRange();
+}
+
+std::optional<std::string> WithoutUsage(std::string_view event_bytes) {
+  const ByteRange usage = UsageIn(event_bytes);
+  if (usage.size == event_bytes.size() && usage.size > 0) return std::nullopt;
+  std::string kept(event_bytes);
+  kept.erase(usage.begin, usage.size);
+  return kept;
 }
 
 std::string StreamWithoutUsage(std::string_view stream) {

@@ -102,7 +102,7 @@ TEST(ReplyBody, GivesItsPiecesFromWhereTheyLie) {
   std::vector<uint32_t> sizes;
   for (const size_t size : {1, 300, 700, 0, 90, 5000, 10, 70'000, 3, 1023, 1, 1}) {
     const std::string piece(size, static_cast<char>('a' + sizes.size()));
-    body.Append(piece);
+    body.Append(piece, {.begin = static_cast<uint32_t>(sizes.size())});
     all += piece;
     if (size > 0) sizes.push_back(static_cast<uint32_t>(size));
   }
@@ -115,20 +115,24 @@ TEST(ReplyBody, GivesItsPiecesFromWhereTheyLie) {
     for (const size_t most_bytes : {size_t{1}, size_t{1000}, SIZE_MAX}) {
       ReplyBody::Place place;
       std::string read;
-      std::vector<uint32_t> read_sizes;
+      std::vector<ReplyBody::Piece> read_pieces;
       const std::string_view none = body.Read(place, 0, most, most_bytes, nullptr);
       EXPECT_TRUE(none.empty());
       while (read.size() < all.size()) {
         EXPECT_EQ(body.Behind(place, SIZE_MAX), all.size() - read.size());
-        const size_t before = read_sizes.size();
-        const std::string_view bytes = body.Read(place, SIZE_MAX, most, most_bytes, &read_sizes);
+        const size_t before = read_pieces.size();
+        const std::string_view bytes = body.Read(place, SIZE_MAX, most, most_bytes, &read_pieces);
         ASSERT_FALSE(bytes.empty());
-        EXPECT_TRUE(bytes.size() <= most_bytes || read_sizes.size() == before + 1);
-        EXPECT_LE(read_sizes.size() - before, most);
+        EXPECT_TRUE(bytes.size() <= most_bytes || read_pieces.size() == before + 1);
+        EXPECT_LE(read_pieces.size() - before, most);
         read += bytes;
       }
       EXPECT_EQ(read, all);
-      EXPECT_EQ(read_sizes, sizes);
+      ASSERT_EQ(read_pieces.size(), sizes.size());
+      for (size_t i = 0; i < sizes.size(); ++i) {
+        EXPECT_EQ(read_pieces[i].size, sizes[i]);
+        EXPECT_EQ(read_pieces[i].usage.begin, i) << "as it was appended";
+      }
     }
   }
 }

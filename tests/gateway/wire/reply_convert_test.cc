@@ -593,7 +593,12 @@ TEST(WithoutUsage, LiveAndOfARecord) {
         for (ReplyPiece& piece : reader.Feed(packet)) pieces.push_back(std::move(piece));
       }
       reader.Finish(true, pieces);
-      for (const ReplyPiece& piece : pieces) live += WithoutUsage(piece.bytes).value_or("");
+      for (const ReplyPiece& piece : pieces) {
+        live += WithoutUsage(piece.bytes).value_or("");
+        std::string kept = piece.bytes;
+        kept.erase(piece.usage.begin, piece.usage.size);
+        EXPECT_EQ(kept, WithoutUsage(piece.bytes).value_or("")) << r.name;
+      }
       const std::string replayed = StreamWithoutUsage(body);
       EXPECT_EQ(live, replayed) << r.name;
       EXPECT_EQ(replayed.find("\"usage\":null"), std::string::npos) << r.name;
