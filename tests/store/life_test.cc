@@ -81,9 +81,10 @@ class LifeTest : public LedgerFixture {
     std::vector<std::string> found;
     for (const fs::directory_entry& file : fs::recursive_directory_iterator(folder_.path())) {
       if (!file.is_regular_file()) continue;
-      if (ReadFile(file.path()).value().find(secret) != std::string::npos) {
-        found.push_back(file.path());
-      }
+      const Result<std::string> bytes = ReadFile(file.path());
+      // The open ledger replaces its checkpoint meanwhile.
+      if (!bytes.ok() && !file.exists()) continue;
+      if (bytes.value().find(secret) != std::string::npos) found.push_back(file.path());
     }
     return found;
   }
