@@ -354,13 +354,15 @@ TEST(Loader, ConfigurationErrors) {
        "c.yaml:2: models.m.fidelity: fp8 is none of wba16, w8a16, w16a16; allowed: NAME: FILE, or "
        "NAME: {file: FILE, fidelity: wba16|w8a16|w16a16}"},
       {"log: {quorum: 1}\n",
-       "c.yaml: log.quorum: 1 of 0 witnesses cannot be; allowed: 0 (more than half) to the number of "
+       "c.yaml: log.quorum: 1 of 0 witnesses cannot be; allowed: 0 (more than half) to the number "
+       "of "
        "log.witnesses"},
       {"log:\n  witnesses:\n    - {url: https://w.example}\n",
        "c.yaml:3: log.witnesses: a witness must have url and vkey; allowed: a list of {url: URL, "
        "vkey: KEY}"},
       {"log: {key: {pkcs11: {module: m.so}}}\n",
-       "c.yaml: log.key.pkcs11: module, token, label and pin are given together; allowed: all four, "
+       "c.yaml: log.key.pkcs11: module, token, label and pin are given together; allowed: all "
+       "four, "
        "or none"},
       {"log: {timestamps: {url: \"https://tsa.example/t\"}}\n",
        "c.yaml: log.timestamps: url and ca_file are given together; allowed: both, or none"},
