@@ -30,7 +30,7 @@ inline constexpr char kMetaMigration[] = "migration";  // table u8 || key: the l
 // Followed by an entry: an erasure whose keys are not destroyed yet, a hold that is not released.
 inline constexpr char kMetaErasing[] = "erasing/";  // empty
 inline constexpr char kMetaHold[] = "hold/";        // the `held` leaf's detail
-inline constexpr char kMetaKeys[] = "keys";  // LogKeys; absent before the first rotation
+inline constexpr char kMetaKeys[] = "keys";         // LogKeys; absent before the first rotation
 
 struct TreeState {
   CompactRange tree;
