@@ -63,8 +63,14 @@ Result<std::vector<Erasure>> ParseErasures(std::string_view file, std::string_vi
     bool is_signed = false;
     Result<Erasure> erasure = ParseLine(file.substr(0, end), keys, is_signed);
     if (!erasure.ok()) return erasure.error();
-    if (erasure->origin == origin && (keys.empty() || is_signed))
-      erasures.push_back(std::move(*erasure));
+    const bool ours = erasure->origin == origin;
+    if (ours && !keys.empty() && !is_signed) {
+      return Error{Code::kFailedPrecondition,
+                   "the log of erasures has a line for entry " + std::to_string(erasure->entry) +
+                       " that no key of this log signed: it is forged, or the log got another key "
+                       "after this backup was made; restore a newer backup, or correct the file"};
+    }
+    if (ours) erasures.push_back(std::move(*erasure));
     file.remove_prefix(end + 1);
   }
   return erasures;

@@ -25,7 +25,8 @@ struct Erasure {
 // A line of the file, with its newline.
 Result<std::string> EncodeErasure(const Erasure& erasure, const Signer& signer);
 // All lines of this origin; one that does not parse is kCorrupt, of a torn last one nothing is
-// taken. Where `keys` are given, only those with a signature by one of them.
+// taken. Where `keys` are given, a line that none of them signed is kFailedPrecondition: whom it
+// erases has to stay erased, and nobody else.
 Result<std::vector<Erasure>> ParseErasures(std::string_view file, std::string_view origin,
                                            std::span<const LogKey> keys);
 

@@ -122,14 +122,17 @@ TEST_F(BackupTest, ErasuresReachTheBackupAndWhatIsRestoredFromAnOlderOne) {
     EXPECT_TRUE(checked.clean()) << Findings(checked);
     fs::remove_all(options.data);
   }
-  // A line without the log key's signature destroys nothing.
+  // A line without the log key's signature destroys nothing, and is not passed over.
   std::string forged = ReadFile(lists).value();
   forged[forged.find("\"entry\":") + 8] ^= 1;
   ASSERT_TRUE(WriteFileDurably(folder_.path("forged"), forged).ok());
   RestoreOptions options = Back();
   options.keyring = away;
   options.erasures = folder_.path("forged");
-  EXPECT_LT(RestoreBackup(options).value().erasures, 2u);
+  const Result<RestoreReport> refused = RestoreBackup(options);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("no key of this log signed"), std::string::npos)
+      << refused.error().message;
 }
 
 TEST_F(BackupTest, ADamagedCopyIsNoBackup) {
