@@ -141,6 +141,7 @@ bool Decoder::Fail(HttpError error) {
 }
 
 const Value* Decoder::Get(std::string_view name) const {
+  if (FindField(name, FieldsOf(r_.endpoint)) == nullptr) return nullptr;
   const Value* v = r_.body.Find(name);
   return v == nullptr || v->is_null() ? nullptr : v;
 }

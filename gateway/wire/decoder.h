@@ -30,7 +30,8 @@ class Decoder {
 
   bool Fail(HttpError error);
 
-  // The field where it is present and not null; its type and range were checked by its row.
+  // The field where this endpoint has it and it is present and not null; its type and range were
+  // checked by its row. One that only other endpoints have was checked by nobody and is ignored.
   const json::Value* Get(std::string_view name) const;
   bool Flag(std::string_view name) const;
 

@@ -30,6 +30,7 @@ GenerationRequest Must(Endpoint endpoint, const std::string& text) {
 std::string Body(Endpoint endpoint, const std::string& more) {
   const char* least = R"("messages":[{"role":"user","content":"hi"}])";
   if (endpoint == kRespond) least = R"("input":"hi")";
+  if (endpoint == Endpoint::kCompletions) least = R"("prompt":"hi")";
   const char* length = endpoint == kMessage ? R"("max_tokens":9,)" : "";
   return std::string(R"({"model":"m",)") + length + least + more + "}";
 }
@@ -241,6 +242,34 @@ TEST(Endpoints, WhatTheEngineCannotHonourIsNamed) {
     EXPECT_EQ(error->status, 400) << c.text;
     EXPECT_EQ(error->param, c.param) << c.text;
     EXPECT_EQ(error->code, "unsupported_parameter") << c.text;
+  }
+}
+
+// A field of other endpoints, of whatever type, is ignored like one that nobody knows.
+TEST(Endpoints, FieldsOfOtherEndpointsAreIgnored) {
+  const char* values[] = {"5",  "-1.5",         "1e400", "true",       R"("x")",
+                          "[]", R"([{"a":1}])", "{}",    R"({"5":9})", R"({"x":"y"})"};
+  for (const Endpoint endpoint :
+       {Endpoint::kChatCompletions, Endpoint::kCompletions, kRespond, kMessage, kCount}) {
+    for (const Field& field : KnownFields()) {
+      const std::string name(field.name);
+      const bool own = FindField(name, FieldsOf(endpoint)) != nullptr;
+      for (const char* value : values) {
+        const std::string more = ",\"" + name + "\":" + value;
+        if (own) {  // whatever it is: decoded, or an error that says so
+          const auto decoded = DecodeText(endpoint, Body(endpoint, more));
+          if (const auto* error = std::get_if<HttpError>(&decoded)) {
+            EXPECT_EQ(error->status, 400) << EndpointPath(endpoint) << more;
+          }
+          continue;
+        }
+        const GenerationRequest request = Must(endpoint, Body(endpoint, more));
+        EXPECT_EQ(request.ignored, std::vector{name}) << EndpointPath(endpoint) << more;
+        EXPECT_EQ(request.sampling.presence_penalty, 0) << more;
+        EXPECT_TRUE(request.sampling.logit_bias.empty()) << more;
+        EXPECT_EQ(request.seed, std::nullopt) << more;
+      }
+    }
   }
 }
 
