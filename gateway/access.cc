@@ -29,9 +29,10 @@ uint8_t RoleBits(const std::vector<std::string>& roles) {
 }
 
 std::shared_ptr<const Grant> MakeGrant(const std::vector<std::string>& models,
-                                       const policies::RateLimits& limits) {
-  if (models.empty() && !limits.any()) return nullptr;
-  return std::make_shared<const Grant>(Grant{models, limits});
+                                       const policies::RateLimits& limits,
+                                       const policies::Budget& budget) {
+  if (models.empty() && !limits.any() && budget.tokens == 0) return nullptr;
+  return std::make_shared<const Grant>(Grant{models, limits, budget});
 }
 
 Result<ApiKey> FromConfig(const policies::InlineKey& given) {
@@ -52,7 +53,7 @@ Result<ApiKey> FromConfig(const policies::InlineKey& given) {
   key.principal.roles =
       given.roles.empty() ? static_cast<uint8_t>(Role::kClient) : RoleBits(given.roles);
   key.principal.groups = given.groups;
-  key.principal.grant = MakeGrant(given.models, given.limits);
+  key.principal.grant = MakeGrant(given.models, given.limits, given.budget);
   return key;
 }
 
@@ -64,7 +65,7 @@ ApiKey FromStored(const StoredKey& stored) {
   key.principal.key_id = stored.id;
   key.principal.roles = RoleBits(stored.roles);
   key.principal.groups = stored.groups;
-  key.principal.grant = MakeGrant(stored.models, stored.limits);
+  key.principal.grant = MakeGrant(stored.models, stored.limits, stored.budget);
   key.expires_micros = stored.expires;
   return key;
 }

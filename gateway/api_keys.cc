@@ -38,6 +38,8 @@ json::Value Limits(const policies::RateLimits& limits) {
                       {"concurrent", limits.concurrent}};
 }
 
+constexpr const char* kPeriods[] = {"day", "month"};  // by policies::Period
+
 json::Value ToJson(const StoredKey& key) {
   json::Value v = json::Object{{"id", key.id},
                                {"sha256", key.sha256},
@@ -48,6 +50,10 @@ json::Value ToJson(const StoredKey& key) {
                                {"models", List(key.models)},
                                {"limits", Limits(key.limits)},
                                {"created", FormatTime(key.created)}};
+  if (key.budget.tokens != 0) {
+    v.Set("budget", json::Object{{"tokens", key.budget.tokens},
+                                 {"per", kPeriods[static_cast<int>(key.budget.per)]}});
+  }
   if (key.expires != 0) v.Set("expires", FormatTime(key.expires));
   if (key.revoked != 0) v.Set("revoked", FormatTime(key.revoked));
   return v;
@@ -97,6 +103,19 @@ bool ReadLimits(const json::Value& v, policies::RateLimits& out) {
   return true;
 }
 
+bool ReadBudget(const json::Value& v, policies::Budget& out) {
+  const json::Value* tokens = v.Find("tokens");
+  const json::Value* per = v.Find("per");
+  if (!v.is_object() || v.members().size() != 2 || !tokens || !per || !per->is_string()) {
+    return false;
+  }
+  const auto n = tokens->AsUint64();
+  const auto* period = std::find(std::begin(kPeriods), std::end(kPeriods), per->as_string());
+  if (!n || *n > policies::kMaxBudget || period == std::end(kPeriods)) return false;
+  out = {*n, static_cast<policies::Period>(period - kPeriods)};
+  return true;
+}
+
 bool ReadMember(const std::string& name, const json::Value& v, StoredKey& key) {
   if (name == "id") return ReadName(v, key.id);
   if (name == "tenant") return ReadName(v, key.tenant);
@@ -105,6 +124,7 @@ bool ReadMember(const std::string& name, const json::Value& v, StoredKey& key) {
   if (name == "roles") return ReadList(v, key.roles, IsRole);
   if (name == "models") return ReadList(v, key.models, IsModel);
   if (name == "limits") return ReadLimits(v, key.limits);
+  if (name == "budget") return ReadBudget(v, key.budget);
   if (name == "created") return ReadTime(v, key.created);
   if (name == "expires") return ReadTime(v, key.expires);
   if (name == "revoked") return ReadTime(v, key.revoked);

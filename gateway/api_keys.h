@@ -30,6 +30,7 @@ struct StoredKey {
   std::vector<std::string> roles;   // "client", "operator", "auditor"
   std::vector<std::string> models;  // names and patterns; empty: all that the tenant has
   policies::RateLimits limits;
+  policies::Budget budget;
   // base/clock.h NowMicros(); 0: never
   int64_t created = 0;
   int64_t expires = 0;

@@ -35,6 +35,7 @@ enum class Role : uint8_t {
 struct Grant {
   std::vector<std::string> models;  // names, or patterns with *; empty: all
   policies::RateLimits limits;
+  policies::Budget budget;
 };
 
 struct Principal {

@@ -29,6 +29,7 @@ constexpr int64_t kMinute = 60 * kSecond;
 constexpr uint64_t kMost = 10'000'000'000;
 // Scopes beyond this number are dropped where dropping them forgets nothing.
 constexpr size_t kManyScopes = 10'000;
+constexpr uint64_t kFileFormat = 2;    // 1 had no keys
 constexpr uint64_t kSlackParts = 100;  // of a budget, that a file written on the way adds
 
 int64_t DivideUp(int64_t a, int64_t b) { return a <= 0 ? 0 : (a - 1) / b + 1; }
@@ -157,12 +158,12 @@ HttpError BucketEmpty(const Bucket& bucket, const char* unit, uint64_t asked,
                  unit, wait);
 }
 
-HttpError NoBudget(const Scope& scope, int64_t now) {
+HttpError NoBudget(const Scope& scope, const std::string& whose, int64_t now) {
   const bool daily = scope.budget.per == Period::kDay;
   HttpError error;
   error.status = 429;
   error.message =
-      "The tenant's budget of " + std::to_string(scope.budget.tokens) + " tokens per " +
+      "The " + whose + "'s budget of " + std::to_string(scope.budget.tokens) + " tokens per " +
       (daily ? "day" : "month") + " does not allow this request: " + std::to_string(scope.spent) +
       " are spent and " + std::to_string(scope.reserved) + " reserved. It is whole again on " +
       NextPeriod(scope.budget.per, now) + " (UTC).";
@@ -180,7 +181,7 @@ std::optional<HttpError> TokensRefused(const Scope& scope, const char* whose, ui
   }
   const uint64_t budget = scope.budget.tokens;
   if (budget != 0 && scope.spent + scope.reserved + std::min(tokens, kMost) > budget) {
-    return NoBudget(scope, now);
+    return NoBudget(scope, whose, now);
   }
   return std::nullopt;
 }
@@ -232,6 +233,35 @@ uint64_t SumCut(uint64_t a, uint64_t b) {
 
 uint64_t ProductCut(uint64_t a, uint64_t b) {
   return a != 0 && b > kMost / a ? kMost : std::min(a * b, kMost);
+}
+
+using ScopeMap = std::map<std::string, std::shared_ptr<Scope>>;
+
+// {NAME: {"period": "2026-12", "spent": 5}}; false where it is none.
+bool ReadSpent(const json::Value* list, ScopeMap& out) {
+  if (!list || !list->is_object()) return false;
+  for (const auto& [name, entry] : list->members()) {
+    const json::Value* period = entry.Find("period");
+    const json::Value* spent = entry.Find("spent");
+    if (!period || !period->is_string() || !spent || !spent->AsUint64()) return false;
+    auto scope = std::make_shared<Scope>();
+    scope->period = period->as_string();
+    scope->spent = std::min(*spent->AsUint64(), std::numeric_limits<uint64_t>::max() / 4);
+    out[name] = std::move(scope);
+  }
+  return true;
+}
+
+// While the server runs the file says more than was spent: what is reserved, and a hundredth of the
+// budget for what passes until it is written again.
+json::Value Spent(const ScopeMap& scopes, bool at_end) {
+  json::Value list = json::Value::MakeObject();
+  for (const auto& [name, scope] : scopes) {
+    if (scope->budget.tokens == 0 && scope->spent == 0) continue;
+    const uint64_t more = at_end ? 0 : scope->reserved + scope->budget.tokens / kSlackParts;
+    list.Set(name, json::Object{{"period", scope->period}, {"spent", scope->spent + more}});
+  }
+  return list;
 }
 
 }  // namespace
@@ -300,7 +330,7 @@ struct Limiter::State {
 
   std::mutex mutex;  // guards what follows
   policies::Tenants tenants;
-  std::map<std::string, std::shared_ptr<Scope>> keys, by_tenant;
+  ScopeMap by_key, by_tenant;
   bool dirty = false;
   bool stop = false;
   std::condition_variable wake;
@@ -325,8 +355,9 @@ Scopes Limiter::State::Find(const Principal& principal, int64_t now) {
     scope->Configure(limits, budget, now);
     return scope;
   };
-  if (principal.grant && principal.grant->limits.any()) {
-    out[0] = at(keys, principal.key_id, principal.grant->limits, {});
+  const Grant* grant = principal.grant.get();
+  if (grant && (grant->limits.any() || grant->budget.tokens != 0)) {
+    out[0] = at(by_key, principal.key_id, grant->limits, grant->budget);
   }
   const policies::TenantConfig* tenant = policies::FindTenant(tenants, principal.tenant);
   if (tenant && (tenant->limits.any() || tenant->budget.tokens != 0)) {
@@ -370,37 +401,24 @@ Status Limiter::State::Load() {
                                          "restore it, or delete it to begin with whole budgets"};
   const auto value = json::Parse(*text);
   if (!value) return broken;
-  const json::Value* list = value->Find("tenants");
   const json::Value* version = value->Find("version");
-  if (!version || version->AsUint64() != 1 || !list || !list->is_object()) return broken;
-  for (const auto& [name, entry] : list->members()) {
-    const json::Value* period = entry.Find("period");
-    const json::Value* spent = entry.Find("spent");
-    if (!period || !period->is_string() || !spent || !spent->AsUint64()) return broken;
-    auto scope = std::make_shared<Scope>();
-    scope->period = period->as_string();
-    scope->spent = std::min(*spent->AsUint64(), std::numeric_limits<uint64_t>::max() / 4);
-    by_tenant[name] = std::move(scope);
-  }
+  const uint64_t format = version ? version->AsUint64().value_or(0) : 0;
+  if (format != 1 && format != kFileFormat) return broken;
+  if (!ReadSpent(value->Find("tenants"), by_tenant)) return broken;
+  if (format != 1 && !ReadSpent(value->Find("keys"), by_key)) return broken;
   return {};
 }
 
-// While the server runs the file says more than was spent: what is reserved, and a hundredth of the
-// budget for what passes until it is written again.
 Status Limiter::State::Save(bool at_end) {
   if (file.empty()) return {};
   const std::lock_guard writer(saving);
-  json::Value list = json::Value::MakeObject();
+  json::Value whole = json::Object{{"version", kFileFormat}};
   {
     const std::lock_guard lock(mutex);
-    for (const auto& [name, scope] : by_tenant) {
-      if (scope->budget.tokens == 0 && scope->spent == 0) continue;
-      const uint64_t more = at_end ? 0 : scope->reserved + scope->budget.tokens / kSlackParts;
-      list.Set(name, json::Object{{"period", scope->period}, {"spent", scope->spent + more}});
-    }
+    whole.Set("tenants", Spent(by_tenant, at_end));
+    whole.Set("keys", Spent(by_key, at_end));
     dirty = false;
   }
-  const json::Value whole = json::Object{{"version", 1}, {"tenants", std::move(list)}};
   Status written = store::WriteFileDurably(file, json::Serialize(whole) + "\n");
   if (!written.ok()) {
     const std::lock_guard lock(mutex);

@@ -12,7 +12,6 @@ namespace {
 
 constexpr uint64_t kMaxRequests = 1'000'000'000;
 constexpr uint64_t kMaxTokens = 10'000'000'000;  // a minute; limits.cc counts in 60,000,000ths
-constexpr uint64_t kMaxBudget = 1'000'000'000'000'000;
 
 bool IsName(const std::string& text) { return IsPrincipalName(text); }
 
@@ -57,7 +56,9 @@ bool IsPointer(const std::string& text) {
 
 bool IsReplacement(const std::string& text) { return text.size() <= 1000; }
 
-void AddLimits(std::vector<Row>& rows, RateLimits& limits) {
+void AddLimits(std::vector<Row>& rows, RateLimits& limits, Budget& budget) {
+  rows.push_back(Integer("budget.tokens", budget.tokens, 0, kMaxBudget));
+  rows.push_back(Choice("budget.per", budget.per, {"day", "month"}));
   rows.push_back(
       Integer("limits.requests_per_minute", limits.requests_per_minute, 0, kMaxRequests));
   rows.push_back(Integer("limits.tokens_per_minute", limits.tokens_per_minute, 0, kMaxTokens));
@@ -73,10 +74,8 @@ Row Models(std::vector<std::string>& slot) {
 }
 
 std::vector<Row> TenantRows(TenantConfig& t) {
-  std::vector<Row> rows = {Models(t.models),
-                           Integer("budget.tokens", t.budget.tokens, 0, kMaxBudget),
-                           Choice("budget.per", t.budget.per, {"day", "month"})};
-  AddLimits(rows, t.limits);
+  std::vector<Row> rows = {Models(t.models)};
+  AddLimits(rows, t.limits, t.budget);
   return rows;
 }
 
@@ -90,7 +89,7 @@ std::vector<Row> KeyRows(InlineKey& k) {
       Names("groups", k.groups),
       TextList("roles", k.roles, "a list of client, operator, auditor", IsRole),
       Models(k.models)};
-  AddLimits(rows, k.limits);
+  AddLimits(rows, k.limits, k.budget);
   return rows;
 }
 

@@ -23,6 +23,8 @@ struct RateLimits {
 
 enum class Period { kDay, kMonth };  // of the calendar, in UTC
 
+inline constexpr uint64_t kMaxBudget = 1'000'000'000'000'000;
+
 struct Budget {
   uint64_t tokens = 0;  // 0: none
   Period per = Period::kMonth;
@@ -60,6 +62,7 @@ struct InlineKey {
   std::vector<std::string> roles;   // "client", "operator", "auditor"; empty: client
   std::vector<std::string> models;  // as TenantConfig::models, and within them
   RateLimits limits;
+  Budget budget;
 };
 
 // Whose JSON web tokens are taken.

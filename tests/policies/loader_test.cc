@@ -253,6 +253,7 @@ access:
       roles: [client, auditor]
       models: [small]
       limits: {requests_per_minute: 60, tokens_per_minute: 1000, concurrent: 2}
+      budget: {tokens: 9, per: day}
   jwt:
     issuers:
       - issuer: https://id.example.com
@@ -277,6 +278,8 @@ tenants:
   EXPECT_EQ(a.keys[0].secret, "file:/etc/verbatim/ci.key");
   EXPECT_EQ(a.keys[0].groups, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(a.keys[0].limits.tokens_per_minute, 1000u);
+  EXPECT_EQ(a.keys[0].budget.tokens, 9u);
+  EXPECT_EQ(a.keys[0].budget.per, Period::kDay);
   ASSERT_EQ(a.issuers.size(), 1u);
   EXPECT_EQ(a.issuers[0].keys, "/etc/verbatim/jwks.json");
   EXPECT_EQ(a.issuers[0].roles.size(), 2u);

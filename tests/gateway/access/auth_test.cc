@@ -194,7 +194,7 @@ TEST(Auth, WhoMayUseWhichModel) {
   policies::Tenants tenants;
   tenants["acme"].models = {"small", "gpt-*", "*-mini"};
   tenants["globex"] = {};
-  const auto grant = std::make_shared<const Grant>(Grant{{"gpt-4*"}, {}});
+  const auto grant = std::make_shared<const Grant>(Grant{{"gpt-4*"}, {}, {}});
   struct Case {
     const char* tenant;
     bool granted;

@@ -52,6 +52,7 @@ TEST(ApiKeys, TheFileReadsBackAsItWasWritten) {
   key.roles = {"auditor", "client"};
   key.models = {"gpt-*"};
   key.limits = {1, 2, 3};
+  key.budget = {4, policies::Period::kDay};
   key.expires = key.created + 1'000'000;
   key.revoked = key.created + 5;
   const std::string text = FormatKeys({key, NewKey(&secret)});
@@ -61,6 +62,9 @@ TEST(ApiKeys, TheFileReadsBackAsItWasWritten) {
   EXPECT_EQ(FormatKeys(*keys), text);
   EXPECT_EQ((*keys)[0].groups, key.groups);
   EXPECT_EQ((*keys)[0].limits.concurrent, 3u);
+  EXPECT_EQ((*keys)[0].budget.tokens, 4u);
+  EXPECT_EQ((*keys)[0].budget.per, policies::Period::kDay);
+  EXPECT_EQ((*keys)[1].budget.tokens, 0u);
   EXPECT_EQ((*keys)[0].revoked, key.revoked);
 }
 
@@ -89,6 +93,10 @@ TEST(ApiKeys, BrokenFiles) {
       with(R"("groups":[1])"),
       with(R"("limits":{"requests":1})"),
       with(R"("limits":{"concurrent":-1})"),
+      with(R"("budget":{"tokens":1})"),
+      with(R"("budget":{"tokens":1,"per":"year"})"),
+      with(R"("budget":{"tokens":-1,"per":"day"})"),
+      with(R"("budget":1000)"),
       with(R"("expires":"soon")"),
       with(R"("created":0)"),
       with(R"("tenant":"t2")"),

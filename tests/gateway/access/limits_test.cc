@@ -25,11 +25,14 @@ policies::Tenants Acme(policies::RateLimits limits, policies::Budget budget = {}
   return {{"acme", {{}, limits, budget}}};
 }
 
-Principal Caller(policies::RateLimits of_key = {}, const char* key = "k1") {
+Principal Caller(policies::RateLimits of_key = {}, const char* key = "k1",
+                 policies::Budget budget = {}) {
   Principal principal;
   principal.tenant = "acme";
   principal.key_id = key;
-  if (of_key.any()) principal.grant = std::make_shared<const Grant>(Grant{{}, of_key});
+  if (of_key.any() || budget.tokens != 0) {
+    principal.grant = std::make_shared<const Grant>(Grant{{}, of_key, budget});
+  }
   return principal;
 }
 
@@ -208,6 +211,32 @@ TEST(Limits, BudgetsOfDayAndMonth) {
   }
 }
 
+// A key's budget counts beside its tenant's, and survives a restart as that does.
+TEST(Limits, BudgetsOfKeys) {
+  store::TemporaryFolder folder;
+  std::filesystem::create_directory(folder.path());
+  const std::string file = folder.path() + "/budgets.json";
+  const policies::Budget of_key{.tokens = 100, .per = policies::Period::kMonth};
+  const policies::Tenants tenants = Acme({}, {.tokens = 150, .per = policies::Period::kMonth});
+  const int64_t t = NowMicros();
+  const auto spend = [&](Limiter& limiter, const char* key, uint64_t tokens) {
+    Allowance a = limiter.Admit(Caller({}, key, of_key), tokens, t);
+    if (a.refusal) return a.refusal->message.substr(0, a.refusal->message.find('\''));
+    a.ticket.Settle(tokens, t);
+    return std::string("spent");
+  };
+  {
+    const auto limiter = Make(tenants, file);
+    EXPECT_EQ(spend(*limiter, "k1", 90), "spent");
+    EXPECT_EQ(spend(*limiter, "k1", 11), "The key");
+  }
+  const auto limiter = Make(tenants, file);
+  EXPECT_EQ(spend(*limiter, "k1", 11), "The key");
+  EXPECT_EQ(spend(*limiter, "k1", 10), "spent");
+  EXPECT_EQ(spend(*limiter, "k2", 51), "The tenant");
+  EXPECT_EQ(spend(*limiter, "k2", 50), "spent");
+}
+
 TEST(Limits, BudgetsSurviveARestart) {
   store::TemporaryFolder folder;
   std::filesystem::create_directory(folder.path());
@@ -237,7 +266,12 @@ TEST(Limits, BudgetsSurviveARestart) {
     EXPECT_TRUE(affords(*limiter, 590));
     EXPECT_FALSE(affords(*limiter, 591));
   }
-  for (const char* text : {"", "{}", "[]", "{\"version\":2,\"tenants\":{}}",
+  // Files of before, without budgets of keys, are read.
+  const char* before = R"({"version":1,"tenants":{"acme":{"period":"2026-11","spent":5}}})";
+  ASSERT_TRUE(store::WriteFileDurably(file, before).ok());
+  EXPECT_TRUE(Limiter::Open(tenants, file).ok());
+  for (const char* text : {"", "{\"version\":2,\"tenants\":{}}", "{}", "[]",
+                           "{\"version\":3,\"tenants\":{},\"keys\":{}}",
                            "{\"version\":1,\"tenants\":{\"acme\":{\"period\":\"2026-11\"}}}",
                            "{\"version\":1,\"tenants\":{\"acme\":{\"period\":1,\"spent\":-5}}}"}) {
     ASSERT_TRUE(store::WriteFileDurably(file, text).ok());
