@@ -44,7 +44,7 @@ class Sha256Stream {
   std::unique_ptr<State> state_;
 };
 
-// n bytes of the operating system's randomness.
+// n bytes of the library's generator, which the operating system's randomness seeds.
 std::string RandomBytes(size_t n);
 
 // AES-256-GCM (NIST SP 800-38D). key: 32 bytes, nonce: 12 bytes, never used twice with one key.

@@ -18,6 +18,7 @@ constexpr size_t kMaxGroupEntries = 256;
 constexpr size_t kMaxGroupBytes = size_t{32} << 20;
 constexpr size_t kMaxPayloadBytes = size_t{256} << 20;
 constexpr size_t kMaxRequestIdBytes = 256;
+constexpr size_t kMaxPseudonyms = 1024;
 constexpr int64_t kClockTolerance = 1'000'000;  // microseconds that a clock may step back unnoticed
 constexpr int64_t kRecoveryInterval = 200'000;  // microseconds between attempts
 
@@ -371,6 +372,13 @@ Result<SlotKeys> Sequencer::KeysOf(uint64_t entry) {
   return ring_.Get(entry);
 }
 
+const std::string& Sequencer::PseudonymOf(const std::string& tenant) {
+  const auto known = pseudonyms_.find(tenant);
+  if (known != pseudonyms_.end()) return known->second;
+  if (pseudonyms_.size() >= kMaxPseudonyms) pseudonyms_.clear();
+  return pseudonyms_.emplace(tenant, keys_.Pseudonym(tenant)).first->second;
+}
+
 Result<uint64_t> Sequencer::NextSequence(const Group& group, const std::string& pseudonym) const {
   if (const auto at = group.sequences.find(pseudonym); at != group.sequences.end()) {
     return at->second + 1;
@@ -456,7 +464,7 @@ Result<Appended> Sequencer::Place(Group& group, const PreparedAppend& append) {
   leaf.origin = options_.origin;
   leaf.kind = request.kind;
   leaf.time = std::max(group.clock, group.state.time);
-  leaf.tenant = append.pseudonym.empty() ? keys_.Pseudonym(record.tenant) : append.pseudonym;
+  leaf.tenant = append.pseudonym.empty() ? PseudonymOf(record.tenant) : append.pseudonym;
   const std::string tenant_key = PseudonymBytes(leaf.tenant);
   if (!leaf.tenant.empty()) {
     Result<uint64_t> sequence = NextSequence(group, leaf.tenant);

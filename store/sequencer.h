@@ -75,6 +75,7 @@ class Sequencer {
   Status CheckOpenIntent(const Group& group, uint64_t intent, const std::string& pseudonym) const;
   Result<uint64_t> NextSequence(const Group& group, const std::string& pseudonym) const;
   Result<SlotKeys> KeysOf(uint64_t entry);
+  const std::string& PseudonymOf(const std::string& tenant);
   void PrepareNext();
   Status Recover();
 
@@ -92,8 +93,9 @@ class Sequencer {
   std::vector<ClosedBatch> closed_batches_;  // wait for their leaves
   // Intents that are stored although their commit was reported as failed: nothing was sent.
   std::vector<OpenIntent> not_sent_;
-  std::unordered_map<std::string, uint64_t> sequences_;  // by pseudonym, as committed
-  std::unordered_map<uint64_t, std::string> intents_;    // open ones, as committed: pseudonym bytes
+  std::unordered_map<std::string, std::string> pseudonyms_;  // by tenant, of the last few
+  std::unordered_map<std::string, uint64_t> sequences_;      // by pseudonym, as committed
+  std::unordered_map<uint64_t, std::string> intents_;  // open ones, as committed: pseudonym bytes
   std::optional<std::pair<uint64_t, SlotKeys>> next_keys_;  // of the entry that comes next
   int64_t interval_end_ = 0;   // monotonic; of the open hits; 0 where there are none
   int64_t next_recovery_ = 0;  // monotonic; not before

@@ -1,6 +1,13 @@
 #include "base/crypto.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "base/json.h"
 #include "tests/base/vectors.h"
@@ -139,6 +146,38 @@ TEST(Crypto, Ed25519EdgeCasesFollowOneRule) {
   }
   EXPECT_GT(cases->items().size(), 50u);
   EXPECT_LE(apart, 9u);
+}
+
+// Nobody gets what another one got: not another call, thread or process.
+TEST(Crypto, RandomBytesAreGivenOnce) {
+  std::vector<std::string> drawn;
+  for (const size_t n : {0u, 1u, 12u, 255u, 256u, 257u, 1024u, 5000u}) {
+    EXPECT_EQ(RandomBytes(n).size(), n);
+  }
+  for (int i = 0; i < 2000; ++i) drawn.push_back(RandomBytes(12));
+  std::vector<std::string> of_thread;
+  std::thread([&] {
+    for (int i = 0; i < 2000; ++i) of_thread.push_back(RandomBytes(12));
+  }).join();
+  drawn.insert(drawn.end(), of_thread.begin(), of_thread.end());
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const std::string bytes = RandomBytes(48);
+    _exit(write(ends[1], bytes.data(), bytes.size()) == 48 ? 0 : 1);
+  }
+  std::string of_child(48, '\0');
+  ASSERT_EQ(read(ends[0], of_child.data(), of_child.size()), 48);
+  EXPECT_EQ(waitpid(child, nullptr, 0), child);
+  const std::string here = RandomBytes(48);
+  EXPECT_NE(of_child, here);
+  for (size_t at = 0; at < here.size(); at += 12) {
+    drawn.push_back(here.substr(at, 12));
+    drawn.push_back(of_child.substr(at, 12));
+  }
+  std::sort(drawn.begin(), drawn.end());
+  EXPECT_EQ(std::adjacent_find(drawn.begin(), drawn.end()), drawn.end());
 }
 
 TEST(Crypto, SmallThings) {
