@@ -19,6 +19,35 @@ void PutBigEndian(uint64_t v, uint8_t* out) {
 
 }  // namespace
 
+const char* FaultName(FaultAt at) {
+  switch (at) {
+    case FaultAt::kAttentionNorm:
+      return "attention norm";
+    case FaultAt::kQuery:
+      return "attention query";
+    case FaultAt::kKeyValue:
+      return "attention key or value";
+    case FaultAt::kAttentionOutput:
+      return "attention output";
+    case FaultAt::kFeedForwardNorm:
+      return "feed-forward norm";
+    case FaultAt::kFeedForwardOutput:
+      return "feed-forward output";
+    case FaultAt::kOutputNorm:
+      return "output norm";
+    case FaultAt::kLogits:
+      return "logits";
+    case FaultAt::kNone:
+      break;
+  }
+  return "none";
+}
+
+std::string Describe(const NumericFault& fault) {
+  return "layer " + std::to_string(fault.layer) + ", " + FaultName(fault.at) + ", position " +
+         std::to_string(fault.position);
+}
+
 LogitsDigest MakeDigest(const uint64_t sums[2]) {
   LogitsDigest d;
   PutBigEndian(sums[0], d.data());
@@ -46,11 +75,13 @@ void Forward::Run(std::span<Slice> slices, ForwardTrace* trace) {
   if (trace != nullptr) *trace = ForwardTrace{digest_of_last_row(), {}, {}};
 
   for (uint32_t i = 0; i < c.layers; ++i) {
+    layer_ = i;
     Attention(model_.layers[i], i);
     if (trace != nullptr) trace->after_attention.push_back(digest_of_last_row());
     FeedForward(model_.layers[i]);
     if (trace != nullptr) trace->after_layer.push_back(digest_of_last_row());
   }
+  layer_ = c.layers;
   Logits(slices);
 }
 
@@ -58,14 +89,14 @@ void Forward::PlaceRows(std::span<Slice> slices) {
   const ModelConfig& c = model_.config;
   rows_.clear();
   for (const Slice& s : slices) {
-    CHECK(!s.tokens.empty());
+    CHECK(!s.tokens.empty() && s.logit_rows <= s.tokens.size());
     CHECK(s.pages.size() * KvCache::kPageTokens >= s.start + s.tokens.size());
     for (size_t i = 0; i < s.tokens.size(); ++i) {
       rows_.push_back({s.tokens[i], s.start + i, s.pages.data()});
     }
   }
   const size_t n = rows_.size();
-  fault_.assign(n, 0);
+  fault_.assign(n, {});
   x_.resize(n * c.dim);
   norm_.resize(n * c.dim);
   q_.resize(n * c.heads * c.head_dim);
@@ -84,7 +115,7 @@ void Forward::Attention(const LayerWeights& layer, uint32_t index) {
   const size_t n = rows_.size(), head_dim = c.head_dim;
 
   // h = RMSNorm(x); q, k, v = Linear(h)
-  NormAndQuantise(layer.attn_norm, x_.data(), n);
+  NormAndQuantise(layer.attn_norm, x_.data(), n, FaultAt::kAttentionNorm);
   workers_.Run([&](uint32_t worker) {
     LinearPart(layer.q, n, q_, worker);
     LinearPart(layer.k, n, k_, worker);
@@ -106,13 +137,15 @@ void Forward::Attention(const LayerWeights& layer, uint32_t index) {
     for (size_t h = 0; h < c.heads; ++h) {
       ok &= ops_.quantize(q + h * head_dim, head_dim, kQ16, quantized_q_.row(r * c.heads + h));
     }
+    Check(ok, r, FaultAt::kQuery);
+    ok = true;
     uint8_t* page = row.pages[row.position / KvCache::kPageTokens];
     const size_t slot = row.position % KvCache::kPageTokens;
     for (uint32_t h = 0; h < c.kv_heads; ++h) {
       ok &= ops_.kv_store(cache_.layout(), page + cache_.TileOffset(index, h), slot,
                           k + h * head_dim, v + h * head_dim);
     }
-    fault_[r] |= !ok;
+    Check(ok, r, FaultAt::kKeyValue);
   });
 
   // o = Attention, one row and KV head after the other.
@@ -136,7 +169,7 @@ void Forward::Attention(const LayerWeights& layer, uint32_t index) {
   });
 
   // x = x + Linear_o(o): all heads of a row quantised as one.
-  QuantiseRows(attention_.data(), n, c.heads * head_dim);
+  QuantiseRows(attention_.data(), n, c.heads * head_dim, FaultAt::kAttentionOutput);
   LinearAndAdd(layer.o);
 }
 
@@ -145,7 +178,7 @@ void Forward::FeedForward(const LayerWeights& layer) {
   const size_t n = rows_.size();
 
   // h = RMSNorm(x); y = SwiGLU(Linear_gate(h), Linear_up(h))
-  NormAndQuantise(layer.ffn_norm, x_.data(), n);
+  NormAndQuantise(layer.ffn_norm, x_.data(), n, FaultAt::kFeedForwardNorm);
   workers_.Run([&](uint32_t worker) {
     const Range part = LinearPart(layer.gate, n, gate_, worker);
     LinearPart(layer.up, n, up_, worker);
@@ -156,19 +189,35 @@ void Forward::FeedForward(const LayerWeights& layer) {
   });
 
   // x = x + Linear_down(y)
-  QuantiseRows(gate_.data(), n, c.ffn_dim);
+  QuantiseRows(gate_.data(), n, c.ffn_dim, FaultAt::kFeedForwardOutput);
   LinearAndAdd(layer.down);
+}
+
+// Takes the faults to the slices, and the rows that want logits to the front of x_ and fault_.
+// Returns how many these are.
+size_t Forward::GatherLogitRows(std::span<Slice> slices) {
+  const size_t dim = model_.config.dim;
+  size_t row = 0, wanted = 0;
+  is_last_.clear();
+  for (Slice& s : slices) {
+    const size_t end = row + s.tokens.size(), first_wanted = end - s.logit_rows;
+    for (; row < end; ++row) {
+      if (const RowFault& f = fault_[row]; !s.fault && f.at != FaultAt::kNone) {
+        s.fault = {f.at, f.layer, rows_[row].position};
+      }
+      if (row < first_wanted) continue;
+      // Rows before `wanted` were moved or are not wanted.
+      std::memmove(&x_[wanted * dim], &x_[row * dim], dim * sizeof(float));
+      fault_[wanted++] = {};
+      is_last_.push_back(row + 1 == end);
+    }
+  }
+  return wanted;
 }
 
 void Forward::Logits(std::span<Slice> slices) {
   const ModelConfig& c = model_.config;
-  size_t last = 0, wanted = 0;
-  for (Slice& s : slices) {
-    for (size_t i = 0; i < s.tokens.size(); ++i) s.fault |= fault_[last + i] != 0;
-    last += s.tokens.size();
-    // Row `last - 1` moves to the front; rows before it were moved or are not wanted.
-    if (s.want_logits) std::memmove(&x_[wanted++ * c.dim], &x_[(last - 1) * c.dim], c.dim * 4);
-  }
+  const size_t wanted = GatherLogitRows(slices);
   if (wanted == 0) return;
   const uint32_t workers = workers_.size();
   logits_.resize(wanted * c.vocab);
@@ -176,48 +225,55 @@ void Forward::Logits(std::span<Slice> slices) {
   digest_sums_.assign(workers * wanted * 2, 0);
 
   // logits = Linear_head(RMSNorm(x)) + 0, their digest in parts that add up.
-  fault_.assign(wanted, 0);
-  NormAndQuantise(model_.output_norm, x_.data(), wanted);
+  NormAndQuantise(model_.output_norm, x_.data(), wanted, FaultAt::kOutputNorm);
   workers_.Run([&](uint32_t worker) {
     const Range part = LinearPart(model_.head(), wanted, logits_, worker);
     for (size_t i = 0; i < wanted; ++i) {
       float* logits = logits_.data() + i * c.vocab + part.begin;
       logits_fault_[worker * wanted + i] = !ops_.finish_logits(logits, part.size());
+      if (!is_last_[i]) continue;
       ops_.digest(logits, part.size(), part.begin, &digest_sums_[(worker * wanted + i) * 2]);
     }
   });
 
   size_t i = 0;
   for (Slice& s : slices) {
-    if (!s.want_logits) continue;
+    if (s.logit_rows == 0) continue;
+    s.logits = {logits_.data() + i * c.vocab, s.logit_rows * c.vocab};
+    uint64_t position = s.start + s.tokens.size() - s.logit_rows;
+    for (const size_t end = i + s.logit_rows; i < end; ++i, ++position) {
+      for (uint32_t w = 0; w < workers; ++w) {
+        Check(logits_fault_[w * wanted + i] == 0, i, FaultAt::kLogits);
+      }
+      const RowFault& f = fault_[i];
+      if (f.at == FaultAt::kNone || (s.fault && s.fault.position <= position)) continue;
+      s.fault = {f.at, f.layer, position};
+    }
     uint64_t sums[2] = {0, 0};
-    s.fault |= fault_[i] != 0;
     for (uint32_t w = 0; w < workers; ++w) {
-      s.fault |= logits_fault_[w * wanted + i] != 0;
-      sums[0] += digest_sums_[(w * wanted + i) * 2];
-      sums[1] += digest_sums_[(w * wanted + i) * 2 + 1];
+      sums[0] += digest_sums_[(w * wanted + i - 1) * 2];
+      sums[1] += digest_sums_[(w * wanted + i - 1) * 2 + 1];
     }
     s.digest = MakeDigest(sums);
-    s.logits = {logits_.data() + i * c.vocab, c.vocab};
-    ++i;
   }
 }
 
-void Forward::NormAndQuantise(const std::vector<float>& gain, const float* x, size_t rows) {
+void Forward::NormAndQuantise(const std::vector<float>& gain, const float* x, size_t rows,
+                              FaultAt at) {
   const ModelConfig& c = model_.config;
   quantized_.Resize(rows, c.dim);
   ForRows(rows, [&](size_t r) {
     float* h = &norm_[r * c.dim];
     bool ok = ops_.rms_norm(x + r * c.dim, gain.data(), c.eps, c.dim, h);
     ok &= ops_.quantize(h, c.dim, kQ16, quantized_.row(r));
-    fault_[r] |= !ok;
+    Check(ok, r, at);
   });
 }
 
-void Forward::QuantiseRows(const float* x, size_t rows, size_t columns) {
+void Forward::QuantiseRows(const float* x, size_t rows, size_t columns, FaultAt at) {
   quantized_.Resize(rows, columns);
   ForRows(rows, [&](size_t r) {
-    fault_[r] |= !ops_.quantize(x + r * columns, columns, kQ16, quantized_.row(r));
+    Check(ops_.quantize(x + r * columns, columns, kQ16, quantized_.row(r)), r, at);
   });
 }
 

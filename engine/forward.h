@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/kv_cache.h"
@@ -17,18 +18,42 @@
 
 namespace verbatim::engine {
 
+// Where a row left the range of the arithmetic first (numerics.md 1.1). The same however the rows
+// were batched and chunked.
+enum class FaultAt : uint8_t {
+  kNone,
+  kAttentionNorm,  // the residual before the attention, and its norm
+  kQuery,
+  kKeyValue,
+  kAttentionOutput,  // what the attention's output projection takes
+  kFeedForwardNorm,
+  kFeedForwardOutput,  // what the down projection takes
+  kOutputNorm,         // after the last layer, as the logits
+  kLogits,
+};
+struct NumericFault {
+  FaultAt at = FaultAt::kNone;
+  uint32_t layer = 0;     // from 0; of the output: how many layers there are
+  uint64_t position = 0;  // of the first row of the slice that has one
+  explicit operator bool() const { return at != FaultAt::kNone; }
+};
+// "attention norm", ...; never empty.
+const char* FaultName(FaultAt at);
+// "layer 3, feed-forward output, position 17".
+std::string Describe(const NumericFault& fault);
+
 // Consecutive tokens of one sequence: positions [start, start + tokens.size()). The positions
 // before are in the KV cache, computed by earlier passes; pages cover these ones too.
 struct Slice {
   std::span<const int32_t> tokens;  // ids below the vocabulary's size
   uint64_t start = 0;
   std::span<uint8_t* const> pages;
-  bool want_logits = false;  // of the last token
+  size_t logit_rows = 0;  // logits of that many of the last tokens
 
   // Results. After a fault the slice's keys, values and logits must not be used.
-  bool fault = false;       // numerics.md 1.1: the request that the slice belongs to ends
-  std::span<float> logits;  // [vocab], where wanted; may be changed; valid until the next pass
-  LogitsDigest digest{};    // of them
+  NumericFault fault{};     // if it is one, the request that the slice belongs to ends
+  std::span<float> logits;  // [logit_rows][vocab]; may be changed; valid until the next pass
+  LogitsDigest digest{};    // of the last row of them
 };
 
 // Digests of one row's residual, as in the traces of the golden vectors.
@@ -59,10 +84,11 @@ class Forward {
   void Attention(const LayerWeights& layer, uint32_t index);
   void FeedForward(const LayerWeights& layer);
   void Logits(std::span<Slice> slices);
+  size_t GatherLogitRows(std::span<Slice> slices);
 
-  // x[rows][dim] normalised and quantised into `quantized_`.
-  void NormAndQuantise(const std::vector<float>& gain, const float* x, size_t rows);
-  void QuantiseRows(const float* x, size_t rows, size_t columns);
+  // x[rows][dim] normalised and quantised into `quantized_`; `at`: what a fault of it is called.
+  void NormAndQuantise(const std::vector<float>& gain, const float* x, size_t rows, FaultAt at);
+  void QuantiseRows(const float* x, size_t rows, size_t columns, FaultAt at);
   // y[rows][w.N()] of the quantised rows, for this worker's part of the outputs.
   Range LinearPart(const kernels::PackedMatrix& w, size_t rows, std::vector<float>& y,
                    uint32_t worker) const;
@@ -77,15 +103,26 @@ class Forward {
   const KvCache& cache_;
   WorkerPool& workers_;
 
+  struct RowFault {
+    FaultAt at = FaultAt::kNone;
+    uint32_t layer = 0;
+  };
+  // Keeps the row's first one.
+  void Check(bool ok, size_t row, FaultAt at) {
+    if (!ok && fault_[row].at == FaultAt::kNone) fault_[row] = {at, layer_};
+  }
+
+  uint32_t layer_ = 0;  // that runs
   std::vector<Row> rows_;
-  std::vector<uint8_t> fault_;  // [rows]; written by the worker that owns the row
+  std::vector<RowFault> fault_;  // [rows]; written by the worker that owns the row
   kernels::AlignedVector<float> x_, norm_;
   std::vector<float> q_, k_, v_, attention_, gate_, up_, projected_;
   std::vector<float> cos_, sin_;  // [rows][rope_dim/2]
   kernels::QuantizedRows quantized_, quantized_q_;
-  std::vector<float> logits_;          // [slices that want them][vocab]
-  std::vector<uint8_t> logits_fault_;  // [worker][slices that want them]
-  std::vector<uint64_t> digest_sums_;  // [worker][slices that want them][2]
+  std::vector<float> logits_;          // [rows that want them][vocab]
+  std::vector<uint8_t> is_last_;       // [rows that want them]: of its slice, so it has a digest
+  std::vector<uint8_t> logits_fault_;  // [worker][rows that want them]
+  std::vector<uint64_t> digest_sums_;  // [worker][rows that want them][2]
 };
 
 }  // namespace verbatim::engine

@@ -250,7 +250,7 @@ void Scheduler::RunBatch() {
     slice.tokens = std::span(s.tokens).subspan(s.computed, p.rows);
     slice.start = s.computed;
     slice.pages = s.pages;
-    slice.want_logits = at_end;
+    slice.logit_rows = at_end ? 1 : 0;
     if (s.tokens.size() == s.prompt_size) counts_.prompt_rows += p.rows;
   }
   forward_.Run(slices_);
@@ -273,10 +273,11 @@ void Scheduler::RunBatch() {
     s.computed += plan_[i].rows;
     if (slices_[i].fault) {
       End(s, FinishReason::kFault,
-          Error{Code::kNumericFault, "a value left the range of the arithmetic (numerics.md 1.1)"});
+          Error{Code::kNumericFault,
+                "a value left the range of the arithmetic (" + Describe(slices_[i].fault) + ")"});
     } else if (!tokens[i]) {
       End(s, FinishReason::kFault, tokens[i].error());
-    } else if (slices_[i].want_logits) {
+    } else if (slices_[i].logit_rows > 0) {
       Deliver(s, *tokens[i], slices_[i].digest);
     }
   }

@@ -124,7 +124,7 @@ TEST_P(GoldenEndToEnd, TokensDigestsAndTrace) {
           slices[i].tokens = std::span(choice.tokens).subspan(choice.computed);
           slices[i].start = choice.computed;
           slices[i].pages = choice.pages;
-          slices[i].want_logits = true;
+          slices[i].logit_rows = 1;
         }
         ForwardTrace trace;
         forward.Run(slices, first ? &trace : nullptr);
