@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <map>
@@ -21,6 +22,9 @@ namespace verbatim::store {
 namespace {
 
 constexpr int64_t kServerWaitMicros = 10'000'000;
+// Entries that are examined at the same time.
+constexpr size_t kExamined = 512;
+constexpr unsigned kMostThreads = 16;
 
 // A finding quotes bytes of the database: what is no text, or would steer a terminal, as \xNN.
 std::string Printable(std::string_view text) {
@@ -36,6 +40,58 @@ std::string Printable(std::string_view text) {
   }
   return out;
 }
+
+// f(0) to f(n - 1), on as many threads as there are processors.
+template <typename F>
+void InParallel(size_t n, const F& f) {
+  const size_t threads =
+      std::min<size_t>({n, kMostThreads, std::max(1u, std::thread::hardware_concurrency())});
+  std::atomic<size_t> next = 0;
+  const auto work = [&] {
+    for (size_t i = next++; i < n; i = next++) f(i);
+  };
+  std::vector<std::thread> others;
+  for (size_t t = 1; t < threads; ++t) others.emplace_back(work);
+  work();
+  for (std::thread& other : others) other.join();
+}
+
+// What one entry says by itself, and of it the rows that belong to it.
+struct Examined {
+  uint64_t entry = 0;
+  std::string bytes;
+  Digest hash{};
+  Result<Leaf> leaf = Error{};
+  std::vector<Result<Digest>> nodes;  // that it completes, as the table holds them
+  Status failed;                      // the disk does not read
+  std::vector<FsckFinding> findings;
+  bool without_keys = false;  // of a leaf that parses
+  bool unindexed = false;     // it serves hits, and the index does not hold its fingerprint
+  std::optional<uint64_t> overtaken_by;
+  bool indexed = false;   // the index names it for its fingerprint
+  bool received = false;  // the receipt of its request id names it
+};
+
+// Entries to which their own row of a table led. Where no more rows name them than there are of
+// them, each is named by that row alone.
+class Settled {
+ public:
+  void Set(uint64_t entry, bool settled) {
+    if (!settled) return;
+    if (entry >= entries_.size()) entries_.resize(entry + 1);
+    entries_[entry] = true;
+    ++count_;
+  }
+  void CountRow(std::optional<uint64_t> entry) { rows_ += Has(entry) ? 1 : 0; }
+  bool IsSettled(std::optional<uint64_t> entry) const { return rows_ == count_ && Has(entry); }
+
+ private:
+  bool Has(std::optional<uint64_t> entry) const {
+    return entry && *entry < entries_.size() && entries_[*entry];
+  }
+  std::vector<bool> entries_;
+  uint64_t count_ = 0, rows_ = 0;
+};
 
 // One pass over the leaves, then one over each table that points back at them.
 class Checker {
@@ -133,6 +189,7 @@ class Checker {
 
   Status CheckEntries() {
     Status problem;
+    std::vector<Examined> some;
     const Status scanned =
         kv_.Scan(Table::kLeaf, "", "", [&](std::string_view key, std::string_view bytes) {
           if (key.size() != 8) {
@@ -144,17 +201,16 @@ class Checker {
             Find("leaf", entry, "a leaf beyond the end of the log");
             return true;
           }
-          for (uint64_t missing = tree_.size(); missing < entry; ++missing) {
-            Find("leaf", missing, "its leaf is missing");
-            if (report_.findings_omitted > 0) return false;
-            unreadable_.insert(missing);
-            problem = AppendLeafHash(MissingHash(missing));
-            if (!problem.ok()) return false;
+          some.emplace_back();
+          some.back().entry = entry;
+          some.back().bytes = bytes;
+          if (some.size() == kExamined) {
+            problem = CheckSome(some);
+            some.clear();
           }
-          problem = CheckEntry(entry, bytes);
-          if (options_.progress) options_.progress(entry + 1, stored_ ? stored_->tree.size() : 0);
-          return problem.ok();
+          return problem.ok() && report_.findings_omitted == 0;
         });
+    if (problem.ok() && report_.findings_omitted == 0) problem = CheckSome(some);
     if (!scanned.ok()) return Note("leaf", std::nullopt, scanned.error());
     if (!problem.ok()) return problem;
     if (stored_ && tree_.size() < stored_->tree.size()) {
@@ -167,18 +223,36 @@ class Checker {
     return {};
   }
 
+  // Consecutive leaves, but for those that are missing.
+  Status CheckSome(std::vector<Examined>& some) {
+    InParallel(some.size(), [&](size_t i) { Examine(some[i]); });
+    for (Examined& one : some) {
+      for (uint64_t missing = tree_.size(); missing < one.entry; ++missing) {
+        Find("leaf", missing, "its leaf is missing");
+        if (report_.findings_omitted > 0) return {};
+        unreadable_.insert(missing);
+        if (Status added = AppendLeafHash(MissingHash(missing), nullptr); !added.ok()) return added;
+      }
+      if (Status taken = Take(one); !taken.ok()) return taken;
+      if (options_.progress) options_.progress(one.entry + 1, stored_ ? stored_->tree.size() : 0);
+    }
+    return {};
+  }
+
   // Stands in for a leaf that is gone, so that the others keep their places.
   Digest MissingHash(uint64_t entry) {
     Result<Digest> stored = reader_.ReadNode(0, entry);
     return stored.ok() ? *stored : Digest{};
   }
 
-  Status AppendLeafHash(const Digest& hash) {
+  // read: the nodes that it completes, as the table holds them; null: not read yet.
+  Status AppendLeafHash(const Digest& hash, const std::vector<Result<Digest>>* read) {
     std::vector<Node> completed;
     const uint64_t entry = tree_.size();
     tree_.Append(hash, &completed);
-    for (const Node& node : completed) {
-      Result<Digest> stored = reader_.ReadNode(node.level, node.index);
+    for (size_t i = 0; i < completed.size(); ++i) {
+      const Node& node = completed[i];
+      const Result<Digest> stored = read ? (*read)[i] : reader_.ReadNode(node.level, node.index);
       if (!stored.ok()) {
         if (Status noted = Note("node", entry, stored.error()); !noted.ok()) return noted;
       } else if (*stored != node.hash && node.level == 0) {
@@ -198,31 +272,62 @@ class Checker {
     return {};
   }
 
-  Status CheckEntry(uint64_t entry, std::string_view bytes) {
-    if (Status status = AppendLeafHash(LeafHash(bytes)); !status.ok()) return status;
-    Result<Leaf> leaf = ParseLeaf(bytes);
-    if (!leaf.ok()) {
-      unreadable_.insert(entry);
-      return Note("leaf", entry, leaf.error());
+  // What may be done in any order. Of `one` alone: other threads do others.
+  void Examine(Examined& one) const {
+    one.hash = LeafHash(one.bytes);
+    for (unsigned level = 0; (one.entry + 1) % (uint64_t{1} << level) == 0; ++level) {
+      one.nodes.push_back(reader_.ReadNode(level, ((one.entry + 1) >> level) - 1));
     }
-    CheckLeaf(entry, *leaf);
+    one.leaf = ParseLeaf(one.bytes);
+    if (one.leaf.ok()) ExaminePrivateParts(one);
+  }
 
-    Result<SlotKeys> keys = reader_.entry_keys().Get(entry);
-    if (!keys.ok() && keys.error().code == Code::kNotFound) {
-      without_keys_.Add(entry);
-      if (leaf->tenant.empty()) own_without_keys_.Add(entry);
-      return {};
+  // An error that stops the check, or a finding.
+  static void Note(Examined& one, const char* kind, const Error& error) {
+    if (error.code == Code::kIo) {
+      one.failed = error;
+    } else {
+      one.findings.push_back({kind, one.entry, error.message});
     }
-    if (!keys.ok()) return Note("keyring", entry, keys.error());
-    if (leaf->tenant.empty()) own_with_keys_.Add(entry);
-    Result<Record> record = reader_.OpenRecord(entry, *leaf, *keys);
-    if (!record.ok()) return Note("record", entry, record.error());
+  }
+
+  void ExaminePrivateParts(Examined& one) const {
+    Result<SlotKeys> keys = reader_.entry_keys().Get(one.entry);
+    if (!keys.ok()) {
+      one.without_keys = keys.error().code == Code::kNotFound;
+      if (!one.without_keys) Note(one, "keyring", keys.error());
+      return;
+    }
+    Result<Record> record = reader_.OpenRecord(one.entry, *one.leaf, *keys);
+    if (!record.ok()) return Note(one, "record", record.error());
     for (const auto& [part, digest] : {std::pair(Part::kRequest, &record->request_digest),
                                        std::pair(Part::kResponse, &record->output_digest),
                                        std::pair(Part::kTrace, &record->trace_digest)}) {
-      if (Status status = CheckPayload(entry, part, *digest, *keys); !status.ok()) return status;
+      ExaminePayload(one, part, *digest, *keys);
     }
-    return CheckRecord(entry, *leaf, *record);
+    ExamineRecord(one, *record);
+  }
+
+  // In the order of the log.
+  Status Take(Examined& one) {
+    if (Status status = AppendLeafHash(one.hash, &one.nodes); !status.ok()) return status;
+    const uint64_t entry = one.entry;
+    if (!one.leaf.ok()) {
+      unreadable_.insert(entry);
+      return Note("leaf", entry, one.leaf.error());
+    }
+    CheckLeaf(entry, *one.leaf);
+    if (one.without_keys) without_keys_.Add(entry);
+    if (one.leaf->tenant.empty())
+      (one.without_keys ? own_without_keys_ : own_with_keys_).Add(entry);
+    for (FsckFinding& finding : one.findings) {
+      Find(finding.kind.c_str(), finding.entry, finding.what);
+    }
+    if (one.unindexed) unindexed_.Add(entry);
+    if (one.overtaken_by) overtaken_.emplace_back(entry, *one.overtaken_by);
+    indexed_.Set(entry, one.indexed);
+    received_.Set(entry, one.received);
+    return one.failed;
   }
 
   void CheckLeaf(uint64_t entry, const Leaf& leaf) {
@@ -269,6 +374,7 @@ class Checker {
 
   void CheckErasure(uint64_t entry, const Leaf& leaf) {
     if (leaf.outcome != "ok") return;
+    if (leaf.kind == Kind::kErased || leaf.kind == Kind::kPruned) erasures_.push_back(entry);
     if (leaf.kind == Kind::kErased) {
       Result<Ranges> entries = Ranges::FromMember(leaf.detail, "entries");
       Result<Ranges> slots = Ranges::FromMember(leaf.detail, "slots");
@@ -317,51 +423,56 @@ class Checker {
     }
   }
 
-  Status CheckPayload(uint64_t entry, Part part, const std::optional<Digest>& digest,
-                      const SlotKeys& keys) {
+  void ExaminePayload(Examined& one, Part part, const std::optional<Digest>& digest,
+                      const SlotKeys& keys) const {
     if (digest) {
-      Result<std::string> payload = reader_.OpenPayload(entry, part, digest, keys);
-      return payload.ok() ? Status() : Note("payload", entry, payload.error());
+      Result<std::string> payload = reader_.OpenPayload(one.entry, part, digest, keys);
+      if (!payload.ok()) Note(one, "payload", payload.error());
+      return;
     }
-    Result<std::optional<std::string>> stray = kv_.Get(Table::kPayload, PayloadKey(entry, part));
-    if (!stray.ok()) return Note("payload", entry, stray.error());
-    if (*stray) Find("payload", entry, "it has a payload that its record does not name");
-    return {};
+    Result<std::optional<std::string>> stray =
+        kv_.Get(Table::kPayload, PayloadKey(one.entry, part));
+    if (!stray.ok()) return Note(one, "payload", stray.error());
+    if (*stray) {
+      one.findings.push_back(
+          {"payload", one.entry, "it has a payload that its record does not name"});
+    }
   }
 
-  Status CheckRecord(uint64_t entry, const Leaf& leaf, const Record& record) {
+  void ExamineRecord(Examined& one, const Record& record) const {
+    const uint64_t entry = one.entry;
+    const Leaf& leaf = *one.leaf;
     // The first makes its leaf without a record; so does the second where its intent's is erased.
     const bool without_tenant =
         leaf.kind == Kind::kHits || (leaf.kind == Kind::kInterrupted && record.tenant.empty());
     if (!without_tenant && reader_.keys().Pseudonym(record.tenant) != leaf.tenant) {
-      Find("record", entry, "its tenant is not the leaf's");
+      one.findings.push_back({"record", entry, "its tenant is not the leaf's"});
     }
     if (record.serves_hits && record.fingerprint) {
       Result<std::optional<uint64_t>> first =
           reader_.FindIndex(record.name_space, *IndexedBy(record));
-      if (!first.ok()) return Note("index", entry, first.error());
+      if (!first.ok()) return Note(one, "index", first.error());
       // Where a first result was erased, the next one has taken its place, or none has yet.
-      if (!*first) {
-        unindexed_.Add(entry);
-      } else if (**first > entry && !Renews(**first)) {
-        overtaken_.emplace_back(entry, **first);
-      }
+      one.unindexed = !*first;
+      one.indexed = *first == entry;
+      if (*first && **first > entry && !Renews(**first)) one.overtaken_by = **first;
     }
-    if (record.request_id.empty()) return {};
+    if (record.request_id.empty()) return;
     Result<std::optional<std::string>> row = kv_.Get(Table::kReceipt, record.request_id);
-    if (!row.ok()) return Note("receipt", entry, row.error());
+    if (!row.ok()) return Note(one, "receipt", row.error());
     if (!*row) {
-      Find("receipt", entry, "there is no receipt for its request id");
-      return {};
+      one.findings.push_back({"receipt", entry, "there is no receipt for its request id"});
+      return;
     }
     Result<ReceiptRow> receipt = DecodeReceiptRow(**row);
     // A later entry or hit of the same request may have taken the receipt over, an earlier one not.
-    if (!receipt.ok()) return {};  // named by CheckReceipts
-    if (receipt->row_key.empty() && receipt->entry < entry) {
-      Find("receipt", entry,
-           "the receipt for its request id names entry " + std::to_string(receipt->entry));
+    if (!receipt.ok() || !receipt->row_key.empty()) return;  // CheckReceipts looks at them
+    one.received = receipt->entry == entry && PseudonymBytes(leaf.tenant) == receipt->pseudonym;
+    if (receipt->entry < entry) {
+      one.findings.push_back(
+          {"receipt", entry,
+           "the receipt for its request id names entry " + std::to_string(receipt->entry)});
     }
-    return {};
   }
 
   static bool IsPayloadPart(char part) {
@@ -425,13 +536,23 @@ class Checker {
     return {};
   }
 
+  // An entry that was found under its own fingerprint needs no other look, so long as no other row
+  // names it, too.
   Status CheckIndex() {
+    const auto names = [](std::string_view value) -> std::optional<uint64_t> {
+      const Result<uint64_t> entry = DecodeU64(value);
+      return entry.ok() ? std::optional(*entry) : std::nullopt;
+    };
+    Status scanned = kv_.Scan(Table::kIndex, "", "", [&](std::string_view, std::string_view value) {
+      indexed_.CountRow(names(value));
+      return true;
+    });
+    if (!scanned.ok()) return Note("index", std::nullopt, scanned.error());
     Status problem;
-    const Status scanned =
-        kv_.Scan(Table::kIndex, "", "", [&](std::string_view key, std::string_view value) {
-          problem = CheckIndexRow(key, value);
-          return problem.ok();
-        });
+    scanned = kv_.Scan(Table::kIndex, "", "", [&](std::string_view key, std::string_view value) {
+      if (!indexed_.IsSettled(names(value))) problem = CheckIndexRow(key, value);
+      return problem.ok();
+    });
     if (!scanned.ok()) return Note("index", std::nullopt, scanned.error());
     return problem;
   }
@@ -473,13 +594,23 @@ class Checker {
     return std::move(*record);
   }
 
+  // As with the index.
   Status CheckReceipts() {
-    Status problem;
-    const Status scanned =
-        kv_.Scan(Table::kReceipt, "", "", [&](std::string_view id, std::string_view value) {
-          problem = CheckReceiptRow(std::string(id), value);
-          return problem.ok();
+    const auto names = [](std::string_view value) -> std::optional<uint64_t> {
+      const Result<ReceiptRow> row = DecodeReceiptRow(value);
+      return row.ok() && row->row_key.empty() ? std::optional(row->entry) : std::nullopt;
+    };
+    Status scanned =
+        kv_.Scan(Table::kReceipt, "", "", [&](std::string_view, std::string_view value) {
+          received_.CountRow(names(value));
+          return true;
         });
+    if (!scanned.ok()) return Note("receipt", std::nullopt, scanned.error());
+    Status problem;
+    scanned = kv_.Scan(Table::kReceipt, "", "", [&](std::string_view id, std::string_view value) {
+      if (!received_.IsSettled(names(value))) problem = CheckReceiptRow(std::string(id), value);
+      return problem.ok();
+    });
     if (!scanned.ok()) return Note("receipt", std::nullopt, scanned.error());
     return problem;
   }
@@ -709,9 +840,18 @@ class Checker {
   void TakeNewerErasures() {
     Result<std::vector<LogKey>> keys = reader_.LogKeys();
     if (!keys.ok()) return Find("meta", std::nullopt, keys.error().message);
+    if (!options_.erasures) return;
     Result<std::vector<Erasure>> newer =
-        ParseErasures(options_.erasures, keys->back().key.name, *keys);
+        ParseErasures(*options_.erasures, keys->back().key.name, *keys);
     if (!newer.ok()) return Find("erasures", std::nullopt, newer.error().message);
+    std::set<uint64_t> named;
+    for (const Erasure& erasure : *newer) named.insert(erasure.entry);
+    for (const uint64_t entry : erasures_) {
+      if (named.contains(entry) || unfinished_erasures_ > 0) continue;
+      Find("erasures", entry,
+           "it destroyed keys, and the log of erasures does not name it: a restored backup would "
+           "have them again; restore the file `erasures` from a copy");
+    }
     for (const Erasure& erasure : *newer) {
       if (erasure.entry < tree_.size()) continue;
       for (const auto& [first, last] : erasure.entries.ranges()) erased_.Add(first, last);
@@ -813,8 +953,10 @@ class Checker {
   std::map<uint64_t, std::string> open_intents_;  // entry -> tenant
   Ranges without_keys_, own_without_keys_, own_with_keys_;  // own: the server's
   Ranges erased_, pruned_, erased_slots_;                   // as entries say
-  Ranges unindexed_;                                        // serve hits, and are not in the index
-  std::vector<std::pair<uint64_t, uint64_t>> overtaken_;    // a later one is
+  Settled indexed_, received_;
+  std::vector<uint64_t> erasures_;  // entries that say that keys were destroyed
+  Ranges unindexed_;                // serve hits, and are not in the index
+  std::vector<std::pair<uint64_t, uint64_t>> overtaken_;  // a later one is
   std::set<uint64_t> holds_, stored_holds_;  // in force: as entries say, as the database does
   uint64_t unfinished_erasures_ = 0;
   std::set<uint64_t> unreadable_;  // leaves that are missing or damaged
@@ -854,7 +996,11 @@ Result<FsckReport> CheckFolder(const DataFolder& tables, const DataFolder& rings
       Keyring::Open(rings.keyring() + "/hits", "hits", *keys->wrapper, false);
   if (!hits.ok()) return hits.error();
   Result<std::string> erasures = ReadFile(rings.erasures());
-  if (erasures.ok()) options.erasures = std::move(*erasures);
+  if (erasures.ok()) {
+    options.erasures = std::move(*erasures);
+  } else if (erasures.error().code == Code::kNotFound && rings.path() == secrets.path()) {
+    options.erasures = "";
+  }
   Result<std::string> checkpoint = ReadFile(tables.checkpoint());
   if (!checkpoint.ok() && checkpoint.error().code != Code::kNotFound) return checkpoint.error();
   Result<std::optional<std::string>> format = (*kv)->Get(Table::kMeta, kMetaFormat);

@@ -38,9 +38,10 @@ inline constexpr size_t kMaxFindings = 1000;
 struct FsckOptions {
   bool deep = false;  // also every database file against its checksum
   std::function<void(uint64_t done, uint64_t total)> progress = {};  // per entry; may be empty
-  // The folder's log of erasures: of what it says with the log key's signature, beyond the end of
-  // the database, the keys may be gone without an entry (a restored backup).
-  std::string erasures = {};
+  // The folder's log of erasures, where it is known: it has to name every erasure of the database;
+  // and of what it says with the log key's signature, beyond the end of the database, the keys may
+  // be gone without an entry (a restored backup).
+  std::optional<std::string> erasures = {};
   // Also the keyring's rows that nothing has used yet (some 10 ms a segment).
   bool unused_keys = true;
 };

@@ -1,5 +1,7 @@
 #include "store/kv_memory.h"
 
+#include <algorithm>
+
 namespace verbatim::store {
 
 void KvMemory::FailCommit(int n, Fault fault) {
@@ -13,19 +15,53 @@ void KvMemory::FailRecover(int n) {
   fail_recover_ = n;
 }
 
+void KvMemory::Write(Rows& rows, const std::vector<Batch::Write>& writes) {
+  for (const Batch::Write& write : writes) {
+    if (write.value) {
+      rows[{write.table, write.key}] = *write.value;
+    } else {
+      rows.erase({write.table, write.key});
+    }
+  }
+}
+
+void KvMemory::Sync() {
+  if (lose_syncs_) return;
+  for (const auto& writes : unsynced_) Write(synced_, writes);
+  unsynced_.clear();
+}
+
+std::unique_ptr<KvMemory> KvMemory::AfterPowerLoss(size_t unsynced) const {
+  std::lock_guard lock(mutex_);
+  auto left = std::make_unique<KvMemory>();
+  left->rows_ = synced_;
+  for (size_t i = 0; i < std::min(unsynced, unsynced_.size()); ++i)
+    Write(left->rows_, unsynced_[i]);
+  left->synced_ = left->rows_;
+  return left;
+}
+
+size_t KvMemory::Unsynced() const {
+  std::lock_guard lock(mutex_);
+  return unsynced_.size();
+}
+
+void KvMemory::LoseSyncs() {
+  std::lock_guard lock(mutex_);
+  lose_syncs_ = true;
+}
+
 void KvMemory::Tamper(Table table, std::string_view key, std::optional<std::string> value) {
   std::lock_guard lock(mutex_);
-  if (value) {
-    rows_[{table, std::string(key)}] = std::move(*value);
-  } else {
-    rows_.erase({table, std::string(key)});
-  }
+  unsynced_.push_back({{table, std::string(key), std::move(value)}});
+  Write(rows_, unsynced_.back());
+  Sync();
 }
 
 std::unique_ptr<KvMemory> KvMemory::Clone() const {
   std::lock_guard lock(mutex_);
   auto copy = std::make_unique<KvMemory>();
-  copy->rows_ = rows_;
+  copy->rows_ = copy->synced_ = rows_;
   return copy;
 }
 
@@ -54,7 +90,7 @@ Status KvMemory::Scan(Table table, std::string_view begin, std::string_view end,
   return {};
 }
 
-Status KvMemory::Commit(const Batch& batch, bool) {
+Status KvMemory::Commit(const Batch& batch, bool durable) {
   std::lock_guard lock(mutex_);
   if (failed_) return Error{Code::kIo, "injected: the store waits for recovery"};
   for (const Batch::Precondition& wanted : batch.preconditions()) {
@@ -66,13 +102,9 @@ Status KvMemory::Commit(const Batch& batch, bool) {
   const bool fails = fail_in_ > 0 && --fail_in_ == 0;
   if (fails) failed_ = true;
   if (!fails || fault_ == Fault::kPersistedButReported) {
-    for (const Batch::Write& write : batch.writes()) {
-      if (write.value) {
-        rows_[{write.table, write.key}] = *write.value;
-      } else {
-        rows_.erase({write.table, write.key});
-      }
-    }
+    Write(rows_, batch.writes());
+    unsynced_.push_back(batch.writes());
+    if (durable && !fails) Sync();
   }
   if (fails) return Error{Code::kIo, "injected: the write failed"};
   return {};
@@ -85,6 +117,7 @@ Status KvMemory::Recover() {
     return Error{Code::kIo, "injected: recovery failed"};
   }
   failed_ = false;
+  Sync();
   return {};
 }
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "store/kv.h"
 
@@ -23,6 +24,13 @@ class KvMemory : public Kv {
   // The next n calls of Recover fail too.
   void FailRecover(int n);
 
+  // What a machine that loses its power leaves: what was synced, and after it the first `unsynced`
+  // of the batches that were not, as their order in a log has it. A new store without faults.
+  std::unique_ptr<KvMemory> AfterPowerLoss(size_t unsynced) const;
+  size_t Unsynced() const;
+  // From now on a sync does nothing and says that it did: a disk that lies.
+  void LoseSyncs();
+
   // For tests that damage rows. Put(nullopt) deletes.
   void Tamper(Table table, std::string_view key, std::optional<std::string> value);
   // A copy of all rows, in a new store without faults: what a restart finds.
@@ -39,8 +47,15 @@ class KvMemory : public Kv {
 
  private:
   using Key = std::pair<Table, std::string>;
+  using Rows = std::map<Key, std::string, std::less<>>;
+  static void Write(Rows& rows, const std::vector<Batch::Write>& writes);
+  void Sync();  // mutex_ is held
+
   mutable std::mutex mutex_;  // guards everything below
-  std::map<Key, std::string, std::less<>> rows_;
+  Rows rows_;
+  Rows synced_;  // without the batches that follow
+  std::vector<std::vector<Batch::Write>> unsynced_;
+  bool lose_syncs_ = false;
   int fail_in_ = 0;
   Fault fault_ = Fault::kNone;
   bool failed_ = false;

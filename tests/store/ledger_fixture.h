@@ -115,8 +115,9 @@ class LedgerFixture : public ::testing::Test {
   }
 
   // Checks the tables of `kv` with the folder's keys, keyring and checkpoint.
-  FsckReport Check(const Kv& kv) {
-    const DataFolder folder = DataFolder::Unlocked(folder_.path());
+  FsckReport Check(const Kv& kv) { return Check(kv, folder_.path()); }
+  static FsckReport Check(const Kv& kv, const std::string& path) {
+    const DataFolder folder = DataFolder::Unlocked(path);
     const Keys keys = LoadKeys(folder, "", false).value();
     const auto entries =
         Keyring::Open(folder.keyring() + "/entries", "entries", *keys.wrapper, false).value();
