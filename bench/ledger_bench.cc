@@ -325,6 +325,7 @@ int Usage() {
 
 int Main(int argc, char** argv) {
   if (argc < 2) return Usage();
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const std::string_view what = argv[1];
   double seconds = 2;
   size_t repeats = 5;

@@ -1,6 +1,8 @@
 #include "store/reader.h"
 
 #include <algorithm>
+#include <mutex>
+#include <unordered_map>
 
 #include "base/crypto.h"
 
@@ -36,14 +38,44 @@ Result<TreeState> Reader::ReadTreeState() const {
   return DecodeTreeState(**row);
 }
 
+// From this level up: a 64th of the tree's leaves, and half of that again for each further level.
+constexpr unsigned kHighLevel = 6;
+constexpr size_t kMostHighNodes = size_t{1} << 17;
+
+struct Reader::HighNodes {
+  std::mutex mutex;                                // guards what follows
+  std::unordered_map<std::string, Digest> hashes;  // by the table's key
+};
+
+Reader::Reader(const Kv& kv, const Keys& keys, const Keyring& entries, const Keyring& hits)
+    : high_nodes_(std::make_unique<HighNodes>()),
+      kv_(kv),
+      keys_(keys),
+      entries_(entries),
+      hits_(hits) {}
+
+Reader::~Reader() = default;
+
 Result<Digest> Reader::ReadNode(unsigned level, uint64_t index) const {
-  Result<std::optional<std::string>> row = kv_.Get(Table::kNode, NodeKey(level, index));
+  const std::string key = NodeKey(level, index);
+  if (level >= kHighLevel) {
+    const std::lock_guard lock(high_nodes_->mutex);
+    const auto known = high_nodes_->hashes.find(key);
+    if (known != high_nodes_->hashes.end()) return known->second;
+  }
+  Result<std::optional<std::string>> row = kv_.Get(Table::kNode, key);
   if (!row.ok()) return row.error();
   if (!*row || (*row)->size() != 32) {
     return Error{Code::kCorrupt, "tree node (level " + std::to_string(level) + ", index " +
                                      std::to_string(index) + ") is missing or damaged"};
   }
-  return ToDigest(**row);
+  const Digest hash = ToDigest(**row);
+  if (level >= kHighLevel) {
+    const std::lock_guard lock(high_nodes_->mutex);
+    if (high_nodes_->hashes.size() >= kMostHighNodes) high_nodes_->hashes.clear();
+    high_nodes_->hashes.emplace(key, hash);
+  }
+  return hash;
 }
 
 Result<std::vector<LogKey>> ReadLogKeys(const Kv& kv, const VerifierKey& newest) {

@@ -5,6 +5,7 @@
 // Errors: kCorrupt names the entry and what does not fit; kNotFound; kIo.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -38,10 +39,12 @@ struct HitBatch {
 
 class Reader {
  public:
-  Reader(const Kv& kv, const Keys& keys, const Keyring& entries, const Keyring& hits)
-      : kv_(kv), keys_(keys), entries_(entries), hits_(hits) {}
+  Reader(const Kv& kv, const Keys& keys, const Keyring& entries, const Keyring& hits);
+  ~Reader();
 
   Result<TreeState> ReadTreeState() const;
+  // Nodes of high levels, which most proofs share and which never change, are kept in memory
+  // (10 MB at most).
   Result<Digest> ReadNode(unsigned level, uint64_t index) const;
   NodeReader nodes() const {
     return [this](unsigned level, uint64_t index) { return ReadNode(level, index); };
@@ -81,6 +84,8 @@ class Reader {
   Status FindHit(const ReceiptRow& row, Receipt& receipt) const;
   Status CheckReceiptEntry(const Receipt& receipt) const;
 
+  struct HighNodes;
+  const std::unique_ptr<HighNodes> high_nodes_;
   const Kv& kv_;
   const Keys& keys_;
   const Keyring& entries_;

@@ -13,7 +13,7 @@ import time
 
 from gateway_process import Gateway, chat, run
 
-KILLS = int(os.environ.get("VERBATIM_KILLS", "20"))
+KILLS = int(os.environ.get("VERBATIM_KILLS", "50"))
 CLIENTS = 4
 LOAD_LIMIT = 30.0  # seconds
 PATH = "/v1/chat/completions"

@@ -1,6 +1,6 @@
-// A machine that loses its power at any moment of a ledger's life, and a disk that lies about syncs:
-// what was acknowledged is there afterwards, every head that was signed is a head of the log that
-// goes on, or the server refuses to start.
+// A machine that loses its power at any moment of a ledger's life, and a disk that lies about
+// syncs: what was acknowledged is there afterwards, every head that was signed is a head of the log
+// that goes on, or the server refuses to start.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -20,12 +20,12 @@ namespace fs = std::filesystem;
 
 // One server's life as those outside of it know it.
 struct Known {
-  std::map<std::string, uint64_t> answers;   // request, and the entry that was acknowledged for it
-  std::map<std::string, uint64_t> open;      // intents: request id, and entry
-  std::set<std::string> strict_hits;         // request ids
-  std::set<std::string> hits;                // of batches: unsynced up to their leaf
-  std::set<std::string> erased;              // requests
-  std::map<uint64_t, std::string> heads;     // size, and root in hex, of what was published
+  std::map<std::string, uint64_t> answers;  // request, and the entry that was acknowledged for it
+  std::map<std::string, uint64_t> open;     // intents: request id, and entry
+  std::set<std::string> strict_hits;        // request ids
+  std::set<std::string> hits;               // of batches: unsynced up to their leaf
+  std::set<std::string> erased;             // requests
+  std::map<uint64_t, std::string> heads;    // size, and root in hex, of what was published
 };
 
 class PowerLossTest : public LedgerFixture {
@@ -51,8 +51,8 @@ class PowerLossTest : public LedgerFixture {
   }
 
   void NoteHead(const Ledger& ledger, Known& known) {
-    const Result<TreeHead> head = ParseCheckpoint(ledger.Checkpoint().substr(
-        0, ledger.Checkpoint().find("\n\n") + 1));
+    const Result<TreeHead> head =
+        ParseCheckpoint(ledger.Checkpoint().substr(0, ledger.Checkpoint().find("\n\n") + 1));
     ASSERT_TRUE(head.ok()) << head.error().message;
     const auto [at, added] = known.heads.emplace(head->size, HexEncode(head->root));
     EXPECT_TRUE(added || at->second == HexEncode(head->root)) << "two heads of one size";
