@@ -38,8 +38,8 @@ Result<TreeState> Reader::ReadTreeState() const {
   return DecodeTreeState(**row);
 }
 
-// From this level up: a 64th of the tree's leaves, and half of that again for each further level.
-constexpr unsigned kHighLevel = 6;
+// From this level up: a 16th of the tree's leaves, and half of that again for each further level.
+constexpr unsigned kHighLevel = 4;
 constexpr size_t kMostHighNodes = size_t{1} << 17;
 
 struct Reader::HighNodes {

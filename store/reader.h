@@ -44,7 +44,7 @@ class Reader {
 
   Result<TreeState> ReadTreeState() const;
   // Nodes of high levels, which most proofs share and which never change, are kept in memory
-  // (10 MB at most).
+  // (some 15 MB at most).
   Result<Digest> ReadNode(unsigned level, uint64_t index) const;
   NodeReader nodes() const {
     return [this](unsigned level, uint64_t index) { return ReadNode(level, index); };
