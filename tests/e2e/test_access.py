@@ -801,7 +801,7 @@ class Certificates:
         key, pem = self.folder / f"{name}.key", self.folder / f"{name}.pem"
         request = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
                    "-days", "2", "-subj", f"/CN={subject or name}", "-keyout", str(key),
-                   "-out", str(pem), "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+                   "-out", str(pem), "-addext", "subjectAltName=DNS:localhost,DNS:upstream.test,IP:127.0.0.1"]
         if ca:
             request += ["-CA", str(self.folder / f"{ca}.pem"), "-CAkey",
                         str(self.folder / f"{ca}.key"), "-addext", "basicConstraints=CA:FALSE"]
@@ -811,7 +811,7 @@ class Certificates:
             csr = self.folder / f"{name}.csr"
             openssl("req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
                     "-subj", f"/CN={subject or name}", "-keyout", str(key), "-out", str(csr),
-                    "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1")
+                    "-addext", "subjectAltName=DNS:localhost,DNS:upstream.test,IP:127.0.0.1")
             openssl("x509", "-req", "-in", str(csr), "-CA", str(self.folder / f"{ca}.pem"),
                     "-CAkey", str(self.folder / f"{ca}.key"), "-CAcreateserial", "-days", "2",
                     "-copy_extensions", "copy", "-out", str(pem))
