@@ -1,5 +1,6 @@
 #include "audit/bundle.h"
 
+#include <charconv>
 #include <utility>
 
 #include "base/json.h"
@@ -200,6 +201,34 @@ Result<BundleIndex> ParseIndex(std::string_view bytes) {
   // Whatever was not read, or was read as something else, shows here.
   if (EncodeIndex(index) != bytes) return Broken("it is not as verbatim export writes it");
   return index;
+}
+
+std::string EncodeKeys(const std::vector<store::LogKey>& keys) {
+  std::string out;
+  for (const store::LogKey& key : keys) {
+    out += std::to_string(key.from) + " " + store::FormatVerifierKey(key.key) + "\n";
+  }
+  return out;
+}
+
+Result<std::vector<store::LogKey>> ParseKeys(std::string_view bytes) {
+  const Error none = Broken("it is not as verbatim export writes it");
+  std::vector<store::LogKey> keys;
+  std::string_view rest = bytes;
+  while (const std::optional<std::string_view> line = TakeLine(rest)) {
+    const size_t space = line->find(' ');
+    if (space == std::string_view::npos) return none;
+    store::LogKey key;
+    const auto parsed = std::from_chars(line->data(), line->data() + space, key.from);
+    Result<store::VerifierKey> vkey = store::ParseVerifierKey(line->substr(space + 1));
+    if (parsed.ec != std::errc() || !vkey.ok()) return none;
+    key.key = std::move(*vkey);
+    if (keys.empty() ? key.from != 0 : key.from <= keys.back().from) return none;
+    if (!keys.empty() && key.key.name != keys[0].key.name) return none;
+    keys.push_back(std::move(key));
+  }
+  if (keys.size() < 2 || EncodeKeys(keys) != bytes) return none;
+  return keys;
 }
 
 std::string EncodeHashes(const std::vector<Digest>& hashes) {

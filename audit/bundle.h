@@ -11,6 +11,7 @@
 
 #include "base/bytes.h"
 #include "base/result.h"
+#include "store/checkpoint.h"
 
 namespace verbatim::audit {
 
@@ -19,6 +20,7 @@ inline constexpr char kReadmeFile[] = "README.txt";
 inline constexpr char kReportFile[] = "report.html";
 inline constexpr char kStatementFile[] = "statement.txt";
 inline constexpr char kKeyFile[] = "log/vkey";
+inline constexpr char kKeysFile[] = "log/keys";
 inline constexpr char kCheckpointFile[] = "log/checkpoint";
 // Of an entry (EntryFile).
 inline constexpr char kLeaf[] = "leaf.json";
@@ -62,6 +64,12 @@ struct BundleIndex {
 std::string EncodeIndex(const BundleIndex& index);
 // kCorrupt for whatever EncodeIndex would not have written, and for numbers that cannot be.
 Result<BundleIndex> ParseIndex(std::string_view bytes);
+
+// log/keys, of a log that had several: a line "<from> <verifier key>" for each, oldest first.
+std::string EncodeKeys(const std::vector<store::LogKey>& keys);
+// kCorrupt for whatever EncodeKeys would not have written, fewer than two keys, keys of several
+// logs, and sizes that do not ascend from 0.
+Result<std::vector<store::LogKey>> ParseKeys(std::string_view bytes);
 
 // log/consistency/<size>: a line of base64 for each hash.
 std::string EncodeHashes(const std::vector<Digest>& hashes);

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "audit/archive.h"
+#include "audit/erasure.h"
+#include "audit/log_evidence.h"
 #include "audit/report.h"
 #include "base/clock.h"
 #include "base/crypto.h"
@@ -29,11 +31,13 @@ std::string Number(uint64_t n) { return std::to_string(n); }
 class Exporter {
  public:
   Exporter(const store::Reader& reader, const std::string& checkpoint, const ExportRequest& request)
-      : reader_(reader), checkpoint_(checkpoint), request_(request) {}
+      : reader_(reader), newest_(checkpoint), request_(request), log_(reader) {}
 
   Result<ExportResult> Run(const std::string& path) {
-    for (const auto step : {&Exporter::ReadHead, &Exporter::ReadRange, &Exporter::Select,
-                            &Exporter::AddBoundaries, &Exporter::AddConfiguration}) {
+    for (const auto step :
+         {&Exporter::ReadHead, &Exporter::ReadRange, &Exporter::ReadAnchors, &Exporter::Select,
+          &Exporter::AddBoundaries, &Exporter::AddConfiguration, &Exporter::AddRotations,
+          &Exporter::AddErasures}) {
       if (Status status = (this->*step)(); !status.ok()) return status.error();
     }
     Result<ArchiveWriter> archive = ArchiveWriter::Create(path);
@@ -57,30 +61,21 @@ class Exporter {
   };
 
   Status ReadHead() {
-    Result<store::TreeHead> head = store::OpenCheckpoint(checkpoint_, key());
-    if (!head.ok()) return head.error();
-    if (head->size == 0) return Error{Code::kInvalid, "the log has no published entries yet"};
-    index_.origin = head->origin;
-    index_.size = head->size;
-    root_ = head->root;
+    if (Status opened = log_.Open(newest_); !opened.ok()) return opened;
+    index_.origin = log_.head().origin;
+    index_.size = log_.head().size;
     for (const std::string& note : request_.checkpoints) {
-      Result<store::TreeHead> old = store::OpenCheckpoint(note, key());
-      if (!old.ok()) return old.error();
-      if (old->size == 0 || old->size > head->size) {
-        return Error{Code::kInvalid, "the checkpoint of " + Number(old->size) +
-                                         " entries is not older than the newest, of " +
-                                         Number(head->size)};
-      }
-      // One of the newest size adds nothing, and is the same one or a fork.
-      Result<Digest> root = store::RootAt(old->size, reader_.nodes());
-      if (!root.ok()) return root.error();
-      if (*root != old->root) {
-        return Error{Code::kCorrupt, "the checkpoint of " + Number(old->size) +
-                                         " entries is not of this tree: the log shows two"};
-      }
-      if (old->size < head->size) old_[old->size] = note;
+      if (Status added = log_.Add(note); !added.ok()) return added;
     }
-    for (const auto& [size, note] : old_) index_.checkpoints.push_back(size);
+    return {};
+  }
+
+  Status ReadAnchors() {
+    if (Status added = log_.AddAnchors(index_.from, index_.to); !added.ok()) return added;
+    for (const auto& [size, note] : log_.checkpoints()) {
+      if (size < index_.size) index_.checkpoints.push_back(size);
+    }
+    for (const auto& [size, response] : log_.timestamps()) index_.timestamps.push_back(size);
     return {};
   }
 
@@ -327,6 +322,41 @@ class Exporter {
     return {};
   }
 
+  // The entries that name the log's newer keys.
+  Status AddRotations() {
+    for (const store::LogKey& key : log_.keys()) {
+      if (key.from > 0) plan_.try_emplace(key.from - 1, Planned{});
+    }
+    return {};
+  }
+
+  // The entries that say of what is erased here that it is.
+  Status AddErasures() {
+    std::map<uint64_t, Leaf> erased;
+    for (const auto& [entry, planned] : plan_) {
+      if (!planned.open) continue;
+      const Result<store::SlotKeys> keys = reader_.entry_keys().Get(entry);
+      if (keys.ok()) continue;
+      if (keys.error().code != Code::kNotFound) return keys.error();
+      Result<Leaf> leaf = LeafOf(entry);
+      if (!leaf.ok()) return leaf.error();
+      erased.emplace(entry, std::move(*leaf));
+    }
+    if (erased.empty()) return {};
+    for (uint64_t entry = erased.begin()->first + 1; entry < index_.size && !erased.empty();
+         ++entry) {
+      Result<Leaf> leaf = LeafOf(entry);
+      if (!leaf.ok()) return leaf.error();
+      if (!IsErasure(*leaf)) continue;
+      Result<Erasure> erasure = ErasureOf(entry, *leaf);
+      if (!erasure.ok()) return erasure.error();
+      const size_t covered = std::erase_if(
+          erased, [&](const auto& one) { return erasure->Covers(one.first, one.second); });
+      if (covered > 0) plan_.try_emplace(entry, Planned{false, IsTenant(leaf->tenant)});
+    }
+    return {};
+  }
+
   Status Add(const std::string& name, std::string_view bytes) {
     index_.files[name] = Sha256(bytes);
     return archive_->Add(name, bytes);
@@ -335,13 +365,20 @@ class Exporter {
   Status WriteLog() {
     if (Status s = Add(kReadmeFile, MakeReadme()); !s.ok()) return s;
     if (Status s = Add(kKeyFile, store::FormatVerifierKey(key()) + "\n"); !s.ok()) return s;
-    if (Status s = Add(kCheckpointFile, checkpoint_); !s.ok()) return s;
-    for (const auto& [size, note] : old_) {
+    if (log_.keys().size() > 1) {
+      if (Status s = Add(kKeysFile, EncodeKeys(log_.keys())); !s.ok()) return s;
+    }
+    if (Status s = Add(kCheckpointFile, log_.checkpoint()); !s.ok()) return s;
+    for (const auto& [size, note] : log_.checkpoints()) {
+      if (size == index_.size) continue;
       Result<std::vector<Digest>> path =
           store::ConsistencyProof(size, index_.size, reader_.nodes());
       if (!path.ok()) return path.error();
       if (Status s = Add(OldCheckpointFile(size), note); !s.ok()) return s;
       if (Status s = Add(ConsistencyFile(size), EncodeHashes(*path)); !s.ok()) return s;
+    }
+    for (const auto& [size, response] : log_.timestamps()) {
+      if (Status s = Add(TimestampFile(size), response); !s.ok()) return s;
     }
     return {};
   }
@@ -365,7 +402,8 @@ class Exporter {
     if (planned.open) item.record = view->record ? RecordState::kIncluded : RecordState::kErased;
     item.salt = view->salt;
     if (Status s = Add(EntryFile(entry, kLeaf), view->leaf_bytes); !s.ok()) return s;
-    const std::string proof = store::FormatTlogProof({entry, std::move(*path), checkpoint_, ""});
+    const std::string proof =
+        store::FormatTlogProof({entry, std::move(*path), log_.checkpoint(), ""});
     if (Status s = Add(EntryFile(entry, kProof), proof); !s.ok()) return s;
     if (item.record == RecordState::kIncluded) {
       const store::Record& record = *view->record;
@@ -418,21 +456,21 @@ class Exporter {
   }
 
   Status WriteProse() {
-    const ReportFacts facts{index_, store::FormatVerifierKey(key()), HexEncode(root_),
+    const ReportFacts facts{index_, store::FormatVerifierKey(key()), HexEncode(log_.head().root),
                             std::move(described_), selected_};
     if (Status s = Add(kReportFile, MakeReport(facts)); !s.ok()) return s;
     return Add(kStatementFile, MakeStatement(facts));
   }
 
-  const store::VerifierKey& key() const { return reader_.keys().signer->key(); }
+  // That signs the newest checkpoint.
+  const store::VerifierKey& key() const { return log_.keys().back().key; }
 
   const store::Reader& reader_;
-  const std::string& checkpoint_;
+  const std::string& newest_;
   const ExportRequest& request_;
   ArchiveWriter* archive_ = nullptr;
+  LogEvidence log_;
   BundleIndex index_;
-  Digest root_{};
-  std::map<uint64_t, std::string> old_;  // checkpoints by size
   std::map<uint64_t, Planned> plan_;
   uint64_t selected_ = 0;
   std::map<std::string, uint64_t> sequences_;  // tenant -> its first number in the range

@@ -148,6 +148,13 @@ std::string Figures(const ReportFacts& facts) {
              "another root.");
   out += Row("Range", std::to_string(index.from) + " to " + std::to_string(index.to),
              "The entries that were asked for, both ends included.");
+  const size_t stamps = index.timestamps.size();
+  out +=
+      Row("Timestamps", std::to_string(stamps),
+          stamps > 0 ? "Tokens by which time-stamping authorities say when the log had reached a "
+                       "size. Check them with the authority's own certificate."
+                     : "No time-stamping authority says when these entries existed: times are "
+                       "those of the server's clock.");
   std::string tenants = "all";
   if (index.tenants) {
     tenants.clear();
@@ -232,7 +239,8 @@ of their answers, with what is needed to check it without trusting whoever kept 
 
 report.html      what is in the bundle, for people; opens in any browser, needs no network
 statement.txt    a certification to be completed and signed by a qualified person
-log/             the log's public key, its signed checkpoint, and older ones with proofs
+log/             the log's public key, its signed checkpoint, older ones with proofs, and what
+                 witnesses and time-stamping authorities say of them
 entries/N/       entry number N:
   leaf.json        the public part, which the log's tree is made of
   leaf.tlog-proof  its place in the tree of the checkpoint (c2sp.org/tlog-proof)

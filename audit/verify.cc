@@ -7,9 +7,14 @@
 
 #include "audit/archive.h"
 #include "audit/bundle.h"
+#include "audit/erasure.h"
+#include "audit/log_evidence.h"
+#include "base/clock.h"
 #include "base/crypto.h"
 #include "store/merkle.h"
+#include "store/rotation.h"
 #include "store/rows.h"
+#include "store/timestamp.h"
 #include "store/tlog_proof.h"
 
 namespace verbatim::audit {
@@ -53,7 +58,9 @@ class Checker {
         CheckConsistency();
         CheckInclusion();
         CheckLeaves();
+        CheckRotations();
         CheckRecords();
+        CheckErasures();
         CheckPayloads();
         CheckChains();
         CheckHits();
@@ -153,6 +160,7 @@ class Checker {
       }
       if (entry.record != RecordState::kWithheld) allowed.insert(EntryFile(entry.entry, kHits));
     }
+    allowed.insert(kKeysFile);
     allowed.insert(required.begin(), required.end());
     for (const auto& [name, digest] : index_.files) required.insert(name);
   }
@@ -196,12 +204,28 @@ class Checker {
       Fail(check, kKeyFile, key.error().message);
       return false;
     }
-    key_ = std::move(*key);
+    keys_ = {{std::move(*key), 0}};
+    if (const auto list = Find(kKeysFile)) {
+      Result<std::vector<store::LogKey>> keys = ParseKeys(*list);
+      if (!keys.ok() || keys->back().from > index_.size ||
+          store::FormatVerifierKey(keys->back().key) + "\n" != *bytes) {
+        Fail(check, kKeyFile, std::string(kKeysFile) + " does not lead to it");
+        return false;
+      }
+      keys_ = std::move(*keys);
+    }
     if (!options_.key) {
       Unknown(check, kKeyFile,
               "that this is the log's key is the bundle's own word: compare it with the one that "
               "the operator published, and give that with --key");
-    } else if (store::FormatVerifierKey(*options_.key) == store::FormatVerifierKey(key_)) {
+      return true;
+    }
+    for (size_t i = 0; i < keys_.size(); ++i) {
+      if (store::FormatVerifierKey(keys_[i].key) == store::FormatVerifierKey(*options_.key)) {
+        given_ = i;
+      }
+    }
+    if (given_) {
       check.holds = 1;
     } else {
       Fail(check, kKeyFile, "the bundle is of another log, or signed by another key, than --key");
@@ -209,9 +233,15 @@ class Checker {
     return true;
   }
 
+  // The one that signs heads of this size.
+  const store::VerifierKey& KeyOf(uint64_t size) const {
+    size_t i = keys_.size() - 1;
+    while (keys_[i].from > size) --i;
+    return keys_[i].key;
+  }
+
   bool OpenCheckpoints() {
     Check& check = Begin("checkpoint");
-    checkpoint_ = Find(kCheckpointFile).value_or("");
     const std::optional<store::TreeHead> head = OpenHead(check, kCheckpointFile, index_.size);
     for (const uint64_t size : index_.checkpoints) {
       const std::string name = OldCheckpointFile(size);
@@ -229,7 +259,7 @@ class Checker {
       Fail(check, name, "it is missing");
       return std::nullopt;
     }
-    Result<store::TreeHead> head = store::OpenCheckpoint(*note, key_);
+    Result<store::TreeHead> head = store::OpenCheckpoint(*note, KeyOf(size));
     if (head.ok() && head->size != size) {
       head = Error{Code::kCorrupt, "it is of another size than bundle.json says"};
     }
@@ -238,39 +268,73 @@ class Checker {
       return std::nullopt;
     }
     ++check.holds;
+    notes_[size] = *note;
     return std::move(*head);
   }
 
+  // What a witness cosigned contains all that was there before (consistency).
   void CheckWitnesses() {
     Check& check = Begin("witnesses");
-    Result<store::Note> note = store::OpenNote(checkpoint_, {&key_, 1});
-    CHECK(note.ok());
     for (const store::CosignerKey& witness : options_.witnesses) {
-      const auto found = store::OpenCosignatures(checkpoint_, {&witness, 1});
-      if (!found.ok()) {
-        Fail(check, witness.name, found.error().message);
-      } else if (found->empty()) {
-        Fail(check, witness.name, "it did not cosign the checkpoint");
+      uint64_t seen = 0;  // entries of the largest tree that it cosigned
+      Status wrong;
+      for (const auto& [size, note] : notes_) {
+        const auto found = store::OpenCosignatures(note, {&witness, 1});
+        if (!found.ok()) {
+          wrong = found.error();
+        } else if (!found->empty()) {
+          seen = size;
+        }
+      }
+      if (!wrong.ok()) {
+        Fail(check, witness.name, wrong.error().message);
+      } else if (seen == 0) {
+        Fail(check, witness.name, "it cosigned no checkpoint of the bundle");
+      } else if (seen <= index_.to) {
+        Unknown(check, Printable(witness.name),
+                "it cosigned the tree of " + std::to_string(seen) +
+                    " entries; whether it saw those behind them cannot be known");
       } else {
         ++check.holds;
       }
     }
     if (options_.witnesses.empty()) {
+      size_t others = 0;
+      for (const auto& [size, note] : notes_) {
+        others += store::OpenNote(note, {&KeyOf(size), 1})->unverified.size();
+      }
       Unknown(check, kCheckpointFile,
               "no --witness was given: whether the log shows everybody this same tree cannot be "
               "known from its own signature (" +
-                  std::to_string(note->unverified.size()) +
-                  " signatures of others were not "
-                  "checked)");
+                  std::to_string(others) + " signatures of others were not checked)");
     }
   }
 
   void CheckTimestamps() {
     Check& check = Begin("timestamps");
     for (const uint64_t size : index_.timestamps) {
-      Unknown(check, TimestampFile(size),
-              "the token is not checked here: openssl ts -verify checks it against the authority's "
-              "certificate");
+      const std::string name = TimestampFile(size);
+      const auto note = notes_.find(size);
+      if (note == notes_.end()) {
+        Fail(check, name, "there is no checkpoint of that size");
+        continue;
+      }
+      if (options_.timestamp_ca.empty()) {
+        Unknown(check, name,
+                "it was not checked: verbatim verify does, given the certificate of who issued the "
+                "authority's with --timestamp-ca");
+        continue;
+      }
+      Result<store::Timestamp> stamp = store::VerifyTimestamp(
+          Find(name).value_or(""), StampedPart(note->second), options_.timestamp_ca);
+      if (stamp.ok()) {
+        ++check.holds;
+        result_.dated.push_back({size, stamp->time, Printable(stamp->authority)});
+      } else if (stamp.error().code == Code::kCorrupt) {
+        Fail(check, name, stamp.error().message);
+      } else {
+        Unknown(check, name, Printable(stamp.error().message));
+      }
     }
     if (index_.timestamps.empty()) {
       Unknown(check, kCheckpointFile,
@@ -305,7 +369,7 @@ class Checker {
       Result<store::TlogProof> proof = Error{Code::kCorrupt, "its leaf or its proof is missing"};
       if (leaf && bytes) proof = store::ParseTlogProof(*bytes);
       Status status = proof.ok() ? Status() : Status(proof.error());
-      if (proof.ok() && (proof->index != entry || proof->checkpoint != checkpoint_ ||
+      if (proof.ok() && (proof->index != entry || proof->checkpoint != notes_.at(index_.size) ||
                          store::FormatTlogProof(*proof) != *bytes || !proof->extra.empty())) {
         status = Error{Code::kCorrupt, "its proof is of another entry or checkpoint"};
       }
@@ -347,6 +411,48 @@ class Checker {
     }
   }
 
+  // Each newer key is named by the entry before the first head that it signs. An old key that was
+  // given vouches for a newer one only by its signature; a newer one vouches for what came before.
+  void CheckRotations() {
+    Check& check = Begin("rotation");
+    for (size_t i = 1; i < keys_.size(); ++i) {
+      const uint64_t entry = keys_[i].from - 1;
+      const store::VerifierKey &old_key = keys_[i - 1].key, &new_key = keys_[i].key;
+      const auto seen = std::find_if(entries_.begin(), entries_.end(), [&](const Seen& one) {
+        return one.index.entry == entry && one.leaf;
+      });
+      const auto says = [&](const char* name, const std::string& text) {
+        const json::Value* value = seen->leaf->detail.Find(name);
+        return value && value->is_string() && value->as_string() == text;
+      };
+      if (seen == entries_.end() || seen->leaf->kind != Kind::kKeyMade ||
+          !says("old", store::FormatVerifierKey(old_key)) ||
+          !says("new", store::FormatVerifierKey(new_key))) {
+        Fail(check, Entry(entry), "it should name the log's next key, and does not");
+        continue;
+      }
+      const json::Value* signature = seen->leaf->detail.Find("signature");
+      const Result<std::string> bytes = signature && signature->is_string()
+                                            ? Base64Decode(signature->as_string())
+                                            : Result<std::string>(std::string());
+      if (!signature) {
+        const char* const what =
+            "the key before did not sign for the next one: ask the operator for the newest key, "
+            "and give that with --key";
+        if (given_ && *given_ < i) {
+          Fail(check, Entry(entry), what);
+        } else {
+          Unknown(check, Entry(entry), what);
+        }
+      } else if (!bytes.ok() || !Ed25519Verify(old_key.public_key,
+                                               store::RotationText(old_key, new_key), *bytes)) {
+        Fail(check, Entry(entry), "the signature of the key before is wrong");
+      } else {
+        ++check.holds;
+      }
+    }
+  }
+
   void CheckRecords() {
     Check& check = Begin("record");
     for (Seen& seen : entries_) {
@@ -376,6 +482,31 @@ class Checker {
       }
       ++check.holds;
       seen.record = std::move(*record);
+    }
+  }
+
+  // Of what was erased there is an entry that says so.
+  void CheckErasures() {
+    Check& check = Begin("erasure");
+    std::vector<std::pair<uint64_t, Result<Erasure>>> erasures;
+    for (const Seen& seen : entries_) {
+      if (!seen.leaf || !IsErasure(*seen.leaf)) continue;
+      erasures.emplace_back(seen.index.entry, ErasureOf(seen.index.entry, *seen.leaf));
+    }
+    for (const Seen& seen : entries_) {
+      if (!seen.leaf || seen.index.record != RecordState::kErased) continue;
+      const uint64_t entry = seen.index.entry;
+      const auto says = std::find_if(erasures.begin(), erasures.end(), [&](const auto& one) {
+        return one.first > entry && (!one.second.ok() || one.second->Covers(entry, *seen.leaf));
+      });
+      if (says == erasures.end()) {
+        Unknown(check, Entry(entry),
+                "no entry of the bundle says that it was erased: that is the exporter's word");
+      } else if (!says->second.ok()) {
+        Fail(check, Entry(entry), Entry(says->first) + ": " + says->second.error().message);
+      } else {
+        ++check.holds;
+      }
     }
   }
 
@@ -690,8 +821,9 @@ class Checker {
   std::map<std::string, std::string_view> members_;
   BundleIndex index_;
   std::vector<Seen> entries_;
-  store::VerifierKey key_;
-  std::string_view checkpoint_;
+  std::vector<store::LogKey> keys_;             // of the log, as the bundle says
+  std::optional<size_t> given_;                 // the one of them that was given from elsewhere
+  std::map<uint64_t, std::string_view> notes_;  // checkpoints that hold, by size
   Digest root_{};
   std::map<uint64_t, Digest> old_roots_;
 };
@@ -735,6 +867,12 @@ json::Value ToJson(const Verification& verification) {
   object.Set("root", verification.root);
   object.Set("from", verification.from);
   object.Set("to", verification.to);
+  json::Value dated = json::Value::MakeArray();
+  for (const Dated& one : verification.dated) {
+    dated.Append(json::Object{
+        {"size", one.size}, {"time", FormatTime(one.time)}, {"authority", one.authority}});
+  }
+  object.Set("dated", std::move(dated));
   json::Value checks = json::Value::MakeArray();
   for (const Check& check : verification.checks) {
     json::Value item = json::Value::MakeObject();
@@ -766,6 +904,11 @@ std::string ToText(const Verification& verification) {
     out += line + std::to_string(check.holds) + " hold\n";
     AddNotes(out, "FAILS ", check.fails);
     AddNotes(out, "unknown ", check.unknown);
+    if (check.name != "timestamps") continue;
+    for (const Dated& one : verification.dated) {
+      out += "    the first " + std::to_string(one.size) + " entries existed by " +
+             FormatTime(one.time) + ", says " + one.authority + "\n";
+    }
   }
   out += verification.holds() ? "Nothing in the bundle is wrong.\n"
                               : "THE BUNDLE DOES NOT HOLD: see FAILS above.\n";

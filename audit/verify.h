@@ -32,9 +32,17 @@ struct Check {
   std::vector<Note> fails, unknown;
 };
 
+// What a time-stamping authority says: the log's first `size` entries existed by then.
+struct Dated {
+  uint64_t size = 0;
+  int64_t time = 0;       // UTC, microseconds
+  std::string authority;  // subject of its certificate, printable
+};
+
 struct Verification {
   uint64_t size = 0, from = 0, to = 0;  // as bundle.json says, once it could be read
   std::string origin, root;             // root in hex; empty where no checkpoint could be opened
+  std::vector<Dated> dated;             // timestamps that hold
   std::vector<Check> checks;
   bool holds() const;  // nothing fails
 };
@@ -52,8 +60,11 @@ using Executor = std::function<Status(const ExecutableEntry&)>;
 
 struct VerifyOptions {
   std::optional<store::VerifierKey> key;      // the log's, from elsewhere than the bundle
-  std::vector<store::CosignerKey> witnesses;  // each must have cosigned the checkpoint
-  Executor execute;                           // null: nothing is executed again
+  std::vector<store::CosignerKey> witnesses;  // each must have cosigned a checkpoint
+  // Certificates (PEM) to which the time-stamping authority's chain must lead; empty: timestamps
+  // are not checked.
+  std::string timestamp_ca;
+  Executor execute;  // null: nothing is executed again
 };
 
 Verification VerifyBundle(std::string_view archive, const VerifyOptions& options);

@@ -1,4 +1,6 @@
 // verbatim verify: checks an evidence bundle offline.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
@@ -13,7 +15,7 @@ namespace verbatim::cli {
 namespace {
 
 struct Flags {
-  std::string bundle, key, model;
+  std::string bundle, key, model, timestamp_ca;
   std::vector<std::string> witnesses;
   bool reexecute = false, json = false;
 };
@@ -35,6 +37,10 @@ void Run(const Flags& flags) {
     if (!key.ok()) Fail("--witness: " + key.error().message);
     options.witnesses.push_back(std::move(*key));
   }
+  if (!flags.timestamp_ca.empty() && ::access(flags.timestamp_ca.c_str(), R_OK) != 0) {
+    Fail("--timestamp-ca: " + flags.timestamp_ca + " cannot be read");
+  }
+  options.timestamp_ca = flags.timestamp_ca;
   if (flags.reexecute) {
     Result<audit::Executor> executor = audit::MakeExecutor(flags.model);
     if (!executor.ok()) Fail("--model: " + executor.error().message);
@@ -62,8 +68,12 @@ void AddVerify(CLI::App& app) {
       ->type_name("VKEY");
   command
       ->add_option("--witness", flags->witnesses,
-                   "the key of a witness that must have cosigned the checkpoint; repeatable")
+                   "the key of a witness that must have cosigned a checkpoint; repeatable")
       ->type_name("VKEY");
+  command
+      ->add_option("--timestamp-ca", flags->timestamp_ca,
+                   "certificates (PEM) of who issued the time-stamping authority's")
+      ->type_name("FILE");
   CLI::Option* model = command->add_option("--model", flags->model, "the model's GGUF file");
   model->type_name("FILE");
   CLI::Option* again = command->add_flag(

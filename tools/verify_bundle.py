@@ -6,16 +6,11 @@ A second implementation beside `verbatim verify` of audit/FORMAT.md; Python 3.8,
 Exit status: 0 nothing is wrong, 1 something does not hold, 2 it could not run.
 """
 import argparse, base64, hashlib, json, re, struct, sys, zlib
-
-class Bad(Exception):
-    """What does not hold."""
-class Unknown(Exception):
-    """What cannot be known from the bundle."""
+class Bad(Exception): """What does not hold."""
+class Unknown(Exception): """What cannot be known from the bundle."""
 def need(condition, what, error=Bad):
-    if not condition:
-        raise error(what)
+    if not condition: raise error(what)
 def sha256(data): return hashlib.sha256(data).digest()
-
 # Ed25519 (RFC 8032, 5.1.7, without cofactor), points in extended coordinates.
 P, L = 2**255 - 19, 2**252 + 27742317777372353535851937790883648493
 D = -121665 * pow(121666, P - 2, P) % P
@@ -26,11 +21,9 @@ def add(p, q):
     return e * f % P, g * h % P, f * g % P, e * h % P
 def multiply(scalar, p):
     q = (0, 1, 1, 0)
-    while scalar:
-        q, p, scalar = add(q, p) if scalar & 1 else q, add(p, p), scalar >> 1
+    while scalar: q, p, scalar = add(q, p) if scalar & 1 else q, add(p, p), scalar >> 1
     return q
-def decode_point(data):
-    """None where there is no such point. As in OpenSSL, y counts modulo P, and so does minus zero."""
+def decode_point(data):  # None where there is none. As in OpenSSL, y counts modulo P, and so does minus zero.
     number = int.from_bytes(data, "little")
     y, sign = (number & 2**255 - 1) % P, number >> 255
     square = (y * y - 1) * pow(D * y * y + 1, P - 2, P) % P
@@ -47,17 +40,14 @@ def ed25519_verify(key, message, signature):
     x, y, z, _ = add(multiply(s, BASE), multiply(k, (P - a[0], a[1], 1, P - a[3])))
     inverse = pow(z, P - 2, P)
     return (y * inverse % P | (x * inverse % P & 1) << 255).to_bytes(32, "little") == signature[:32]
-
 # RFC 6962 trees, with proofs as in RFC 9162, 2.1.3.2 and 2.1.4.2.
 def leaf_hash(data): return sha256(b"\0" + data)
-def climb(node, last, path, hashes):
-    """hashes: of the new tree, and of the old one where there is one; returns their roots."""
+def climb(node, last, path, hashes):  # of the new tree, and of the old one where there is one; returns their roots
     for sibling in path:
         need(last, "the path is too long")
         if node & 1 or node == last:
             hashes = [sha256(b"\1" + sibling + h) for h in hashes]
-            while not node & 1 and node:
-                node, last = node >> 1, last >> 1
+            while not node & 1 and node: node, last = node >> 1, last >> 1
         else:
             hashes[0] = sha256(b"\1" + hashes[0] + sibling)
         node, last = node >> 1, last >> 1
@@ -68,12 +58,9 @@ def check_inclusion(index, size, leaf, path, root):
 def check_consistency(first, second, path, first_root, second_root):
     need(0 < first < second and path, "there is no path")
     node, last, start = first - 1, second - 1, first_root
-    while node & 1:
-        node, last = node >> 1, last >> 1
-    if first & (first - 1):
-        start, path = path[0], path[1:]
+    while node & 1: node, last = node >> 1, last >> 1
+    if first & (first - 1): start, path = path[0], path[1:]
     need(climb(node, last, path, [start, start]) == [second_root, first_root], "the path leads to another root")
-
 # The archive: stored members with fixed fields, then exactly the list of them.
 PART = rb"(?!\.{1,2}(?:/|\Z))[A-Za-z0-9._-]+"
 NAME = re.compile(rb"(?=.{1,100}\Z)%s(?:/%s)*\Z" % (PART, PART))
@@ -97,12 +84,9 @@ def read_archive(data):
     directory += b"PK\5\6" + struct.pack("<IHHIIH", 0, *2 * [min(count, 0xFFFF)], size, at, 0)
     need(data[at:] == directory, f"from byte {at} on it is not the list of the members: cut off or changed")
     return members
-
 # JSON, keys and notes.
-def parse(data):
-    return json.loads(data.decode(), parse_constant=lambda _: need(False, "a number that JSON does not have"))
-def parse_canonical(data, members, optional=""):
-    """An object of canonical JSON with these members, and perhaps the optional ones."""
+def parse(data): return json.loads(data.decode(), parse_constant=lambda _: need(False, "it holds a number that is none"))
+def parse_canonical(data, members, optional=""):  # an object with these members, and perhaps the optional ones
     value = parse(data)
     need(isinstance(value, dict) and set(members.split()) <= set(value) <= set((members + " " + optional).split())
          and json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode() == data,
@@ -124,16 +108,14 @@ def unbase64(text, size=None):
 def hashes_of(data, limit):
     need(data[-1:] in (b"", b"\n") and data.count(b"\n") <= limit, "its hashes are none")
     return [unbase64(line, 32) for line in data.split(b"\n")[:-1]]
-def parse_key(text, kind):
-    """(name, id, public key) of a C2SP verifier key; kind 1: a log's, 4: a witness's."""
+def parse_key(text, kind):  # (name, id, public key) of a C2SP verifier key; kind 1: a log's, 4: a witness's
     name, _, rest = text.partition("+")
     data = unbase64(rest[9:].encode(), 33)
     need(name and not re.search(r"[\s\x00-\x20\x7f]", name), "its name is none")
     need(data[0] == kind, "it is no Ed25519 key of this kind (<name>+<8 hex>+<base64>)")
     need(rest[:9] == sha256(name.encode() + b"\n" + data)[:4].hex() + "+", "its id is not that of the key")
     return name, unhex(rest[:8], 4), data[1:]
-def open_checkpoint(note, key, size):
-    """Root, signed text and the signatures of others."""
+def open_checkpoint(note, key, size):  # root, signed text and the signatures of others
     need(len(note) <= 10**6 and not re.search(rb"[\x00-\x09\x0b-\x1f]", note) and note.decode(), "malformed note")
     text, _, lines = note.rpartition(b"\n\n")
     need(lines.endswith(b"\n") and lines.count(b"\n") <= 100, "malformed note")
@@ -147,11 +129,12 @@ def open_checkpoint(note, key, size):
     origin, count, root = text.split(b"\n")[:3]
     need(origin.decode() == key[0] and count == b"%d" % size, "it is of another log or size")
     return unbase64(root, 32), text, others
-def check_witness(text, signatures, witness):
-    found = ([s[2] for s in signatures if s[:2] == witness[:2]] + [b""])[0]
-    time = int.from_bytes(found[:8], "big")
-    signed = ed25519_verify(witness[2], b"cosignature/v1\ntime %d\n" % time + text, found[8:])
-    need(signed and 0 < time < 2**63, "it did not cosign the checkpoint, or another text")
+def cosigned(text, signatures, witness):
+    for signature in [s[2] for s in signatures if s[:2] == witness[:2]][:1]:
+        time = int.from_bytes(signature[:8], "big")
+        signed = ed25519_verify(witness[2], b"cosignature/v1\ntime %d\n" % time + text, signature[8:])
+        need(signed and 0 < time < 2**63, "its cosignature is wrong")
+        return True
 def parse_index(data):
     index = parse_canonical(data, "version origin size from to payloads checkpoints timestamps entries files", "tenants")
     need((index["version"], type(index["payloads"]), type(index["origin"])) == (1, bool, str), "it is of another version")
@@ -167,8 +150,7 @@ def parse_index(data):
         need(salt or entry["record"] in ("withheld", "erased"), "a record's state is unknown")
     all(unhex(digest) for digest in index["files"].values())
     return index
-def member_digests(data):
-    """SHA-256 of the bytes of each member of an object in canonical JSON."""
+def member_digests(data):  # SHA-256 of the bytes of each member of an object in canonical JSON
     text, at, out, decoder = data.decode(), 1, {}, json.JSONDecoder()
     while text[at:at + 1] == '"':
         name, at = decoder.raw_decode(text, at)
@@ -187,8 +169,7 @@ class Verifier:
             result = function(*arguments) if function else None
             check["holds"] += function is not None
             return result
-        except Unknown as unknown:
-            check["unknown"].append({"subject": subject, "what": str(unknown)})
+        except Unknown as unknown: check["unknown"].append({"subject": subject, "what": str(unknown)})
         except (Bad, *MALFORMED) as error:
             what = str(error) if isinstance(error, Bad) else f"malformed ({type(error).__name__})"
             check["fails"].append({"subject": subject, "what": what})
@@ -206,18 +187,20 @@ class Verifier:
         self.members = self.check("archive", "bundle", read_archive, data)
         self.index = index = self.members and self.check(
             "index", "bundle.json", lambda: parse_index(self.file("bundle.json")))
-        if index is None:
-            return
+        if index is None: return
         self.state = {entry["entry"]: entry for entry in index["entries"]}
         self.first, self.last, self.tenants = index["from"], index["to"], index.get("tenants")
-        self.leaves, self.records, self.payloads, self.results, self.time, self.own = {}, {}, {}, {}, "", None
+        self.leaves, self.records, self.payloads, self.results, self.time, self.keys = {}, {}, {}, {}, "", None
         self.files()
         self.check("key", "log/vkey", self.own_key)
-        if self.own is None or not self.log(self.own):
-            return
+        if self.keys is None or not self.log(): return
         included = dict(filter(None, self.each("inclusion", self.state, self.inclusion)))
         self.each("leaf", included, lambda n: self.leaf(n, included[n]))
+        self.each("rotation", [start - 1 for start, _, _ in self.keys[1:]], self.rotation)
         self.each("record", [n for n in self.leaves if "salt" in self.state[n] or self.chosen(n)], self.record)
+        self.erasures = [(m, leaf["kind"], leaf.get("detail") or {}) for m, leaf in self.leaves.items()
+                         if leaf["kind"] in ("erased", "pruned") and leaf["outcome"] == "ok"]
+        self.each("erasure", [n for n in self.leaves if self.state[n]["record"] == "erased"], self.erasure)
         self.check("payload")
         for n, record in self.records.items():
             for part, name in ("request", "request"), ("output", "response"), ("trace", "trace.json"):
@@ -239,10 +222,9 @@ class Verifier:
         for tenant in self.tenants or sorted({self.leaves[n].get("tenant", "") for n in inside} - {""}):
             self.sequence(tenant)
         self.configuration(inside)
-        for name in "report.html", "statement.txt":
-            self.check("prose", name, need, False, "its author is whoever exported: rely on the checks", Unknown)
+        for name in "report.html", "statement.txt": self.check("prose", name, need, False, "its author's word", Unknown)
     def files(self):
-        index, allowed = self.index, set()
+        index, allowed = self.index, {"log/keys"}
         required = {"README.txt", "report.html", "statement.txt", "log/vkey", "log/checkpoint"}
         required |= {f"log/{kind}/{n}" for n in index["checkpoints"] for kind in ("checkpoints", "consistency")}
         required |= {f"log/timestamps/{n}.tsr" for n in index["timestamps"]}
@@ -258,32 +240,54 @@ class Verifier:
         for name in sorted((set(self.members) | required | set(index["files"])) - {"bundle.json"}):
             self.check("files", name, check, name)
     def own_key(self):
-        text = self.file("log/vkey").decode()
-        key = parse_key(text[:-1], 1)
-        need(text[-1:] == "\n" and key[0] == self.index["origin"], "it is not the key of bundle.json's log")
-        self.own = key
+        vkey, several = self.file("log/vkey").decode(), "log/keys" in self.members
+        listed = self.file("log/keys").decode() if several else "0 " + vkey
+        rows = [line.partition(" ") for line in listed.split("\n")[:-1]]
+        keys = [(int(start), parse_key(text, 1), text) for start, _, text in rows]
+        starts = ascending([start for start, _, _ in keys], self.index["size"] + 1)
+        need(listed == "".join(f"{start} {text}\n" for start, _, text in keys) and vkey == keys[-1][2] + "\n"
+             and starts[0] == 0 and len(keys) > several and {key[0] for _, key, _ in keys} == {self.index["origin"]},
+             "it is not the key of bundle.json's log, or log/keys does not lead to it")
+        self.keys, self.given = keys, [i for i, (_, key, _) in enumerate(keys) if key == self.key]
         need(self.key, "that this is the log's key is the bundle's own word: give the log's with --key", Unknown)
-        need(self.key == key, "the bundle is of another log, or signed by another key, than --key")
-    def log(self, key):
-        """False where there is no root to check against."""
+        need(self.given, "the bundle is of another log, or signed by another key, than --key")
+    def log(self):  # False where there is no root to check against
         size = self.index["size"]
         names = {**{n: f"log/checkpoints/{n}" for n in self.index["checkpoints"]}, size: "log/checkpoint"}
-        heads = {n: self.check("checkpoint", name, lambda: open_checkpoint(self.file(name), key, n))
-                 for n, name in names.items()}
-        if heads[size] is None:
-            return False
-        self.root, *signed = heads.pop(size)
-        for witness in self.witnesses:
-            self.check("witnesses", witness[0], check_witness, *signed, witness)
-        if not self.witnesses:
-            self.check("witnesses", "log/checkpoint", need, False, "do others see this tree? no --witness", Unknown)
-        for name in [f"log/timestamps/{n}.tsr" for n in self.index["timestamps"]] or ["log/checkpoint"]:
-            self.check("timestamps", name, need, False, "no RFC 3161 token was checked: times are the log's", Unknown)
+        heads = {n: self.check("checkpoint", name, lambda: open_checkpoint(
+            self.file(name), [key for start, key, _ in self.keys if start <= n][-1], n)) for n, name in names.items()}
+        if heads[size] is None: return False
+        self.root = heads[size][0]
+        for witness in self.witnesses: self.check("witnesses", witness[0], self.witness, heads, witness)
+        if not self.witnesses: self.check("witnesses", "log/checkpoint", need, False, "no --witness was given", Unknown)
+        for n, name in [(n, f"log/timestamps/{n}.tsr") for n in self.index["timestamps"]] or [(size, "log/checkpoint")]:
+            self.check("timestamps", name, need, False, "no token was checked here" if heads.get(n) else
+                       "there is no checkpoint of that size", Unknown if heads.get(n) else Bad)
         self.check("consistency")
-        for n, name in [(n, f"log/consistency/{n}") for n, head in heads.items() if head]:
+        for n, name in [(n, f"log/consistency/{n}") for n, head in heads.items() if head and n != size]:
             self.check("consistency", name, lambda: check_consistency(
                 n, size, hashes_of(self.file(name), 128), heads[n][0], self.root))
         return True
+    def witness(self, heads, witness):
+        sizes = [n for n, head in heads.items() if head and cosigned(*head[1:], witness)]
+        need(sizes, "it cosigned no checkpoint of the bundle")
+        need(max(sizes) > self.last, f"it cosigned {max(sizes)} entries: did it see those behind them?", Unknown)
+    def rotation(self, n):
+        at = [start for start, _, _ in self.keys].index(n + 1)
+        (_, old, old_text), (_, _, new_text) = self.keys[at - 1:at + 1]
+        leaf, signed = self.leaves.get(n), f"verbatim-new-key-1\n{old[0]}\n{old_text}\n{new_text}\n"
+        need(leaf and leaf["kind"] == "key_made" and leaf["detail"]["old"] == old_text
+             and leaf["detail"]["new"] == new_text, "it should name the log's next key, and does not")
+        need("signature" in leaf["detail"], "the key before did not sign for the next: give the newest with --key",
+             Bad if self.given and self.given[-1] < at else Unknown)
+        signature = unbase64(leaf["detail"]["signature"].encode())
+        need(ed25519_verify(old[2], signed.encode(), signature), "the signature of the key before is wrong")
+    def erasure(self, n):
+        def says(m, kind, detail):
+            within = lambda name: any(number(first) <= n <= number(last) for first, last in detail.get(name, []))
+            return m > n and (within("entries") if kind == "erased" else n < number(detail["before"])
+                              and "tenant" in self.leaves[n] and not within("kept"))
+        need(any(says(*one) for one in self.erasures), "no entry of the bundle says that it was erased", Unknown)
     def leaf(self, n, data):
         leaf = parse_canonical(data, "version origin kind time outcome commitment",
                                "tenant sequence model manifest numerics references detail")
@@ -317,8 +321,7 @@ class Verifier:
         chains = []
         for choice in parse(self.payloads[n, "trace.json"])["choices"]:
             digests, chain = bytes.fromhex(choice["digests"]), sha256(b"verbatim-logits-1")
-            for at in range(0, len(digests), 16):
-                chain = sha256(chain + digests[at:at + 16])
+            for at in range(0, len(digests), 16): chain = sha256(chain + digests[at:at + 16])
             chains.append(chain.hex())
         need(chains == self.records[n]["chain_heads"], "the logits chain is not that of the trace's digests")
     def hits(self, n):
@@ -353,8 +356,7 @@ class Verifier:
         before = ([0] + [s for n, s in own if n < self.first])[-1:] if self.tenants else []
         numbers = before + [s for n, s in own if self.first <= n <= self.last] + behind
         gaps = [f"its number {b} follows number {a}" for a, b in zip(numbers, numbers[1:]) if b != a + 1]
-        for gap in gaps or [""]:
-            self.check("sequence", f"tenant {tenant}", need, not gap, gap)
+        for gap in gaps or [""]: self.check("sequence", f"tenant {tenant}", need, not gap, gap)
         if self.tenants and not behind:
             self.check("sequence", f"tenant {tenant}", need, False, f"what follows number {numbers[-1]}", Unknown)
     def in_force(self, n):
@@ -380,14 +382,12 @@ def main():
     options = parser.parse_args()
     try:
         verifier = Verifier(options.key and parse_key(options.key, 1), [parse_key(w, 4) for w in options.witness])
-        with open(options.bundle, "rb") as file:
-            verifier.run(file.read())
+        with open(options.bundle, "rb") as file: verifier.run(file.read())
     except (Bad, OSError, ValueError, IndexError) as error:
         sys.exit(print(f"verify_bundle.py: {error}", file=sys.stderr) or 2)
     checks = list(verifier.checks.values())
     holds = not any(check["fails"] for check in checks)
-    if options.json:
-        sys.exit(print(json.dumps({"holds": holds, "checks": checks})) or not holds)
+    if options.json: sys.exit(print(json.dumps({"holds": holds, "checks": checks})) or not holds)
     for check in checks:
         print(f"{check['check']:13} {len(check['fails'])} FAIL, {len(check['unknown'])} unknown, {check['holds']} hold")
         for word, note in [(word, note) for word in ("fails", "unknown") for note in check[word]]:

@@ -33,6 +33,33 @@ TEST(BundleIndex, ReadsBack) {
   EXPECT_EQ(index->entries[1].salt, std::string(32, 's'));
 }
 
+TEST(Keys, ReadBackAndWhatCannotBeIsRefused) {
+  const auto vkey = [](const char* name, char seed) {
+    return store::FormatVerifierKey(
+        store::MakeVerifierKey(name, Ed25519PublicKey(std::string(32, seed))));
+  };
+  const std::string a = vkey("log", 'a'), b = vkey("log", 'b'), other = vkey("other", 'b');
+  const std::string good = "0 " + a + "\n9 " + b + "\n";
+  const Result<std::vector<store::LogKey>> keys = ParseKeys(good);
+  ASSERT_TRUE(keys.ok()) << keys.error().message;
+  EXPECT_EQ(keys->back().from, 9u);
+  EXPECT_EQ(EncodeKeys(*keys), good);
+  const std::string bad[] = {"",
+                             "0 " + a + "\n",
+                             good + "\n",
+                             good.substr(0, good.size() - 1),
+                             "1 " + a + "\n9 " + b + "\n",
+                             "0 " + a + "\n0 " + b + "\n",
+                             "0 " + a + "\n09 " + b + "\n",
+                             "0 " + a + "\n+9 " + b + "\n",
+                             "0 " + a + "\n9  " + b + "\n",
+                             "0 " + a + "\n9" + b + "\n",
+                             "0 " + a + "\n9 " + other + "\n",
+                             "0 " + a + "\n9 " + b + " \n",
+                             "0 " + a + "\n18446744073709551616 " + b + "\n"};
+  for (const std::string& text : bad) EXPECT_FALSE(ParseKeys(text).ok()) << text;
+}
+
 TEST(BundleIndex, WhatCannotBeIsRefused) {
   const std::string good = EncodeIndex(Index());
   const std::pair<const char*, const char*> changes[] = {
