@@ -74,9 +74,18 @@ Status LogEvidence::AddAnchors(uint64_t from, uint64_t to) {
   constexpr size_t kAll = std::numeric_limits<size_t>::max();
   Result<std::vector<store::StoredTimestamp>> stored = store::ReadTimestamps(reader_.kv(), kAll);
   if (!stored.ok()) return stored.error();
+  // What is damaged here takes nothing from the log: a bundle is then made without it.
+  const auto is_damaged = [&](const std::string& note, uint64_t size) {
+    const Result<store::TreeHead> head = store::OpenCheckpoint(note, keys_);
+    if (head.ok() && (size == 0 || head->size == size)) return false;
+    LogWarning(
+        "export: a stored checkpoint with a timestamp or cosignatures is damaged, and left out");
+    return true;
+  };
   bool covered = false;
   for (auto stamp = stored->rbegin(); stamp != stored->rend() && !covered; ++stamp) {
     if (stamp->size <= from || stamp->size > head_.size) continue;
+    if (is_damaged(stamp->checkpoint, stamp->size)) continue;
     if (Status added = Add(stamp->checkpoint); !added.ok()) return added;
     if (StampedPart(notes_.at(stamp->size)) != stamp->checkpoint) {
       LogWarning("export: the timestamp of " + Number(stamp->size) +
@@ -88,7 +97,7 @@ Status LogEvidence::AddAnchors(uint64_t from, uint64_t to) {
   }
   Result<std::string> cosigned = store::ReadCosigned(reader_.kv(), head_.size);
   if (!cosigned.ok()) return cosigned.error();
-  return cosigned->empty() ? Status() : Add(*cosigned);
+  return cosigned->empty() || is_damaged(*cosigned, 0) ? Status() : Add(*cosigned);
 }
 
 std::string_view StampedPart(std::string_view note) {

@@ -9,6 +9,7 @@
 #include "store/checkpoint.h"
 #include "store/cosignature.h"
 #include "store/kv_memory.h"
+#include "store/merkle.h"
 #include "tests/store/ledger_fixture.h"
 
 namespace verbatim::audit {
@@ -167,6 +168,52 @@ TEST_F(ExportTest, WitnessesAreTheOnesThatSigned) {
   EXPECT_FALSE(VerifyBundle(Bundle({}).value(), options).holds());
   options.witnesses = {store::MakeCosignerKey("other.example", Ed25519PublicKey(seed))};
   EXPECT_FALSE(VerifyBundle(bundle, options).holds());
+}
+
+TEST_F(ExportTest, StoredCosignaturesAreTakenAndDamagedOnesLeftOut) {
+  Fill(2);
+  const std::string seed(32, 'w');
+  const store::CosignerKey witness =
+      store::MakeCosignerKey("witness.example", Ed25519PublicKey(seed));
+  const auto row = [](char kind, uint64_t size) {
+    std::string key(1, kind);
+    AppendU64(key, size);
+    return key;
+  };
+  const uint64_t size = VerifyBundle(Bundle({}).value(), {}).size;
+  const std::string older =
+      store::SignNote(store::FormatCheckpoint({keys_.signer->key().name, 3,
+                                               store::RootAt(3, reader_->nodes()).value(), ""}),
+                      *keys_.signer)
+          .value();
+  VerifyOptions options = WithKey();
+  options.witnesses = {witness};
+  ExportRequest early;
+  early.range = {0, 2};
+  for (const std::string& note : {checkpoint_, older}) {
+    const uint64_t covered = note == older ? 3 : size;
+    const std::string text = note.substr(0, note.find("\n\n") + 1);
+    const std::string line = store::SignCosignature(witness, seed, text, 1'796'054'400);
+    store::Batch batch;
+    batch.Delete(store::Table::kAnchor, row(1, size));
+    batch.Put(store::Table::kAnchor, row(1, covered), note + line);
+    // A timestamp's row whose checkpoint is none of this log.
+    batch.Put(store::Table::kAnchor, row(2, 2), std::string("\0\0\0\1xy", 6));
+    ASSERT_TRUE(kv_.Commit(batch, true).ok());
+    const Verification whole = VerifyBundle(Bundle({}).value(), options);
+    EXPECT_TRUE(whole.holds()) << ToText(whole);
+    EXPECT_EQ(Find(whole, "witnesses").holds, covered == size ? 1u : 0u);
+    EXPECT_EQ(Find(whole, "witnesses").unknown.size(), covered == size ? 0u : 1u);
+    const Verification part = VerifyBundle(Bundle(early).value(), options);
+    EXPECT_TRUE(part.holds()) << ToText(part);
+    EXPECT_EQ(Find(part, "witnesses").holds, 1u);
+  }
+  store::Batch damage;
+  damage.Put(store::Table::kAnchor, row(1, 3), "garbage");
+  ASSERT_TRUE(kv_.Commit(damage, true).ok());
+  const Verification without = VerifyBundle(Bundle({}).value(), WithKey());
+  EXPECT_TRUE(without.holds()) << ToText(without);
+  EXPECT_FALSE(VerifyBundle(Bundle({}).value(), options).holds());
 }
 
 TEST_F(ExportTest, AnswersThatComeOutOtherwiseFail) {
