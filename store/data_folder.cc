@@ -167,7 +167,11 @@ Status WriteFileDurably(const std::string& path, std::string_view bytes) {
     ::unlink(temporary.c_str());
     return error;
   }
-  if (::rename(temporary.c_str(), path.c_str()) != 0) return IoError("cannot rename to", path);
+  if (::rename(temporary.c_str(), path.c_str()) != 0) {
+    const Error error = IoError("cannot rename to", path);
+    ::unlink(temporary.c_str());  // it may hold keys that are erased later
+    return error;
+  }
   return SyncFolder(ParentOf(path));
 }
 

@@ -83,7 +83,8 @@ Status AddErasure(const std::string& path, const Erasure& erasure, const Signer&
   Result<std::vector<Erasure>> known = ParseErasures(bytes, erasure.origin, {});
   if (!known.ok()) return known.error();
   for (const Erasure& other : *known) {
-    if (other.entry == erasure.entry) return {};
+    // Written again: the sync that followed it the last time may have failed.
+    if (other.entry == erasure.entry) return WriteFileDurably(path, bytes);
   }
   Result<std::string> line = EncodeErasure(erasure, signer);
   if (!line.ok()) return line.error();

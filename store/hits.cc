@@ -100,7 +100,7 @@ std::vector<Status> Hits::Record(std::span<const HitRequest> hits, int64_t now) 
   const Status written = writes.empty() ? Status() : kv_.Commit(writes, false);
   for (const NewRow& row : rows) {
     OpenBatch& batch = *row.batch;
-    if (batch.from == 0) batch.from = now;
+    batch.from = batch.from == 0 ? now : std::min(batch.from, now);
     batch.to = std::max(batch.to, now);
     if (!written.ok()) batch.tree.reset();
     for (const Digest& commitment : row.values.commitments) {

@@ -223,12 +223,14 @@ Status Keyring::EraseIn(uint64_t segment, const Ranges& slots) {
     changed |= std::any_of(begin, end, [](char c) { return c != 0; });
     std::fill(begin, end, '\0');
   }
-  if (!changed) return {};
-  if (Status replaced = ReplaceAndOverwrite(path, *file); !replaced.ok()) return replaced;
+  // Without a change too: the sync that followed an earlier one may have failed.
+  const Status replaced = changed ? ReplaceAndOverwrite(path, *file) : SyncFolder(folder_);
+  // Where that failed the file may have been replaced all the same, and keys that are gone there
+  // must not be given out of memory.
   std::lock_guard lock(mutex_);
   ++erasures_;
   cache_.remove_if([&](const auto& cached) { return cached->number == segment; });
-  return {};
+  return replaced;
 }
 
 uint64_t Keyring::End() const {

@@ -43,7 +43,8 @@ struct Ledger::State {
   std::unique_ptr<Sequencer> sequencer;
   std::unique_ptr<Life> life;
   std::unique_ptr<Anchors> anchors;
-  std::mutex rotation_mutex;  // one at a time
+  std::mutex rotation_mutex;        // one at a time; guards rotation_uncertain
+  bool rotation_uncertain = false;  // which key is the log's; the next Open finds out
   std::unique_ptr<ControlServer> control;
   std::once_flag closed;
   std::atomic<bool> closing = false;
@@ -279,6 +280,12 @@ Result<std::unique_ptr<Ledger>> Ledger::Open(DataFolder folder, LedgerOptions op
         Keyring::Open(s.folder.keyring() + "/" + name, name, *s.keys.wrapper, is_new);
     if (!opened.ok()) return opened.error();
     *ring = std::move(*opened);
+  }
+  // A name that an earlier process made, and whose sync failed, may be gone after the next loss of
+  // power; entries must not rest on it.
+  for (const std::string& made : {s.folder.keys(), s.folder.keyring(),
+                                  s.folder.keyring() + "/entries", s.folder.keyring() + "/hits"}) {
+    if (Status synced = SyncFolder(made); !synced.ok()) return synced.error();
   }
   s.reader = std::make_unique<Reader>(*s.kv, s.keys, *s.entry_keys, *s.hit_keys);
 
@@ -591,6 +598,12 @@ LogIdentity Ledger::Log() const {
 Result<LogIdentity> Ledger::RotateKey(const TokenConfig& token) {
   State& s = *state_;
   std::lock_guard one(s.rotation_mutex);
+  if (s.rotation_uncertain) {
+    // Another key would take the place of the one that waits in keys/log.key.next.
+    return Error{Code::kFailedPrecondition,
+                 "a rotation before this one failed; restart the server, which completes it or "
+                 "takes it back"};
+  }
   const std::string origin = s.keys.signer->key().name;
   Result<std::shared_ptr<const Signer>> next = MakeNextSigner(s.folder, origin, token);
   if (!next.ok()) return next.error();
@@ -604,12 +617,14 @@ Result<LogIdentity> Ledger::RotateKey(const TokenConfig& token) {
   if (!appended.ok()) {
     // A commit that failed on the disk may be stored all the same: then the new key is the log's.
     const bool certain = appended.error().code != Code::kIo;
+    s.rotation_uncertain = !certain;
     if (certain) s.publisher->Resume();
     return Error{appended.error().code,
                  appended.error().message +
                      (certain ? "" : "; no checkpoints are signed until the server was restarted")};
   }
   if (Status taken = TakeNextSigner(s.folder); !taken.ok()) {
+    s.rotation_uncertain = true;
     return Error{taken.error().code,
                  taken.error().message + "; restart the server, which completes the rotation"};
   }

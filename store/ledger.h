@@ -215,7 +215,8 @@ class Ledger {
   LogIdentity Log() const;
   // Another key signs from now on: made in keys/log.key, or on a token where one is named. The
   // entry that says so (kind key_made) comes before its first head. Blocks. Where the commit fails,
-  // nothing is signed any more: the next Open finds out which key is the log's.
+  // nothing is signed any more, and no other rotation begins (kFailedPrecondition): the next Open
+  // finds out which key is the log's.
   Result<LogIdentity> RotateKey(const TokenConfig& token);
   // RFC 6962 consistency proof between two sizes of the published tree.
   Result<std::vector<Digest>> Consistency(uint64_t first, uint64_t second) const;

@@ -326,10 +326,10 @@ Result<LifeReport> Life::NoteBackup(const LifeCommand& command) {
   if (!known.ok() && known.error().code != Code::kNotFound) return known.error();
   const std::string list = known.ok() ? *known : std::string();
   const std::string line = command.backup + "\n";
-  if (("\n" + list).find("\n" + line) == std::string::npos) {
-    const Status written = WriteFileDurably(p_.folder.backups(), list + line);
-    if (!written.ok()) return written.error();
-  }
+  const bool is_known = ("\n" + list).find("\n" + line) != std::string::npos;
+  // A known one is written again: the sync that followed it the last time may have failed.
+  const Status written = WriteFileDurably(p_.folder.backups(), is_known ? list : list + line);
+  if (!written.ok()) return written.error();
   if (Status ended = EndHitInterval(); !ended.ok()) return ended.error();
   Effects effects;
   effects.kind = Kind::kExported;
@@ -401,7 +401,14 @@ Status Life::Destroy(uint64_t entry, const Ranges& entries, const Ranges& slots,
   EraseInBackups(erasure, not_reached);
   Batch done;
   done.Delete(Table::kMeta, kMetaErasing + EntryKey(entry));
-  return p_.kv.Commit(done, true);
+  return CommitRows(done);
+}
+
+// Beside the sequencer's commits, so that it does not learn of a failure by itself.
+Status Life::CommitRows(const Batch& batch) {
+  const Status committed = p_.kv.Commit(batch, true);
+  if (!committed.ok()) p_.sequencer.RequestRecovery();
+  return committed;
 }
 
 // Records and payloads, and of batches of hits the sealed records; the commitments stay.
@@ -410,7 +417,7 @@ Status Life::RemoveRows(const Ranges& entries) {
   Status problem;
   const auto flush = [&](size_t rows) {
     if (batch.writes().size() < rows || batch.empty()) return true;
-    problem = p_.kv.Commit(batch, true);
+    problem = CommitRows(batch);
     batch = Batch();
     return problem.ok();
   };

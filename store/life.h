@@ -68,6 +68,7 @@ std::string SubjectPseudonym(const Keys& keys, std::string_view tenant, std::str
 
 class Reader;
 class Keyring;
+class Batch;
 class Kv;
 class Sequencer;
 class DataFolder;
@@ -109,6 +110,7 @@ class Life {
   Status CheckNoReaders() const;
   Status Destroy(uint64_t entry, const Ranges& entries, const Ranges& slots, bool prune,
                  std::vector<std::string>* not_reached);
+  Status CommitRows(const Batch& batch);
   Status RemoveRows(const Ranges& entries);
   void EraseInBackups(const Erasure& erasure, std::vector<std::string>* not_reached);
 

@@ -150,6 +150,12 @@ void Sequencer::Push(PreparedAppend append) {
   append.done(Error{Code::kUnavailable, "the ledger is closing; try again after the restart"});
 }
 
+void Sequencer::RequestRecovery() {
+  std::lock_guard lock(mutex_);
+  failed_ = true;
+  changed_.notify_one();
+}
+
 void Sequencer::WakeForHits() {
   std::lock_guard lock(mutex_);
   if (wake_) return;
@@ -171,8 +177,12 @@ void Sequencer::Stop(PreparedAppend last) {
 // Waits for work, and takes a group of it. Empty: hits are due, or a recovery is.
 std::vector<PreparedAppend> Sequencer::Take() {
   std::unique_lock lock(mutex_);
-  const auto ready = [&] { return !queue_.empty() || stopping_ || (wake_ && interval_end_ == 0); };
-  if (interval_end_ == 0 && !failed_) {
+  const bool failed_before = failed_;  // then it is next_recovery_ that says when
+  const auto ready = [&] {
+    return !queue_.empty() || stopping_ || (wake_ && interval_end_ == 0) ||
+           (failed_ && !failed_before);
+  };
+  if (interval_end_ == 0 && !failed_before) {
     if (options_.heartbeat_micros == 0) {
       changed_.wait(lock, ready);
     } else {
@@ -180,7 +190,7 @@ std::vector<PreparedAppend> Sequencer::Take() {
       changed_.wait_for(lock, std::chrono::microseconds(wait), ready);
     }
   } else if (queue_.empty() && !stopping_) {
-    int64_t until = failed_ ? next_recovery_ : interval_end_;
+    int64_t until = failed_before ? next_recovery_ : interval_end_;
     if (interval_end_ != 0) until = std::min(until, interval_end_);
     const int64_t wait = std::max<int64_t>(until - MonotonicMicros(), 0);
     changed_.wait_for(lock, std::chrono::microseconds(wait), ready);

@@ -47,8 +47,8 @@ class Sequencer {
 
   void Start();
   void Push(PreparedAppend append);
-  // After a failed commit elsewhere on the same Kv.
-  void RequestRecovery() { failed_ = true; }
+  // After a failed commit elsewhere on the same Kv. Begins at once.
+  void RequestRecovery();
   bool failed() const { return failed_; }
   void WakeForHits();
   uint64_t size() const { return size_; }

@@ -132,16 +132,21 @@ TEST(Merkle, EveryProofOfSmallTreesVerifiesAndNoneForAnotherPlace) {
     for (uint64_t i = 0; i < size; ++i) leaves.push_back(LeafHash("leaf " + std::to_string(i)));
     EXPECT_EQ(RootOf(leaves), tree.root(size));
     for (uint64_t i = 0; i < size; ++i) {
-      const std::vector<Digest> path = InclusionProof(i, size, tree.reader()).value();
+      std::vector<Digest> path = InclusionProof(i, size, tree.reader()).value();
       EXPECT_EQ(path, PathIn(leaves, i));
       EXPECT_TRUE(VerifyInclusion(i, size, leaves[i], path, tree.root(size)).ok());
       EXPECT_EQ(VerifyInclusion((i + 1) % size, size, leaves[i], path, tree.root(size)).ok(),
                 size == 1);
+      // Every hash of a path counts, also those in its middle.
+      for (Digest& hash : path) {
+        hash[7] ^= 1;
+        EXPECT_FALSE(VerifyInclusion(i, size, leaves[i], path, tree.root(size)).ok());
+        hash[7] ^= 1;
+      }
     }
     for (uint64_t first = 1; first <= size; ++first) {
       std::vector<Digest> path = ConsistencyProof(first, size, tree.reader()).value();
       EXPECT_TRUE(VerifyConsistency(first, size, path, tree.root(first), tree.root(size)).ok());
-      // Every hash of the path counts, also those in its middle.
       for (Digest& hash : path) {
         hash[7] ^= 1;
         EXPECT_FALSE(VerifyConsistency(first, size, path, tree.root(first), tree.root(size)).ok());

@@ -43,6 +43,7 @@ TEST_F(RotationTest, LeafComesBeforeTheNewKeysFirstHead) {
   const EntryProof before = WaitForProof(*ledger, 1);
   const LogIdentity old_log = ledger->Log();
   ASSERT_EQ(old_log.keys.size(), 1u);
+  const std::string stolen = ReadFile(folder_.path() + "/keys/log.key").value();
 
   const LogIdentity log = ledger->RotateKey({}).value();
   EXPECT_NE(log.vkey, old_log.vkey);
@@ -58,6 +59,14 @@ TEST_F(RotationTest, LeafComesBeforeTheNewKeysFirstHead) {
   EXPECT_TRUE(OpenCheckpoint(after.checkpoint, keys).ok());
   EXPECT_TRUE(OpenCheckpoint(after.checkpoint, keys[1].key).ok());
   EXPECT_FALSE(OpenCheckpoint(after.checkpoint, keys[0].key).ok());
+  // Whoever stole the old key signs nothing any more that a log with this rotation would show.
+  const auto thief = SignerFromText(stolen.substr(0, stolen.size() - 1)).value();
+  for (const uint64_t size : {leaf + 1, leaf + 2, leaf + 1000}) {
+    const std::string forged =
+        SignNote(FormatCheckpoint({log.origin, size, Sha256("another tree"), ""}), *thief).value();
+    EXPECT_TRUE(OpenCheckpoint(forged, keys[0].key).ok());
+    EXPECT_FALSE(OpenCheckpoint(forged, keys).ok()) << size;
+  }
   // Each key signs its own sizes only.
   std::vector<LogKey> moved = keys;
   moved[1].from = after.size + 1;
