@@ -1,6 +1,7 @@
 import pytest
 
 import gateway_process
+from scripted_upstream import ScriptedUpstream
 
 
 @pytest.fixture(scope="session")
@@ -11,3 +12,10 @@ def gateway(tmp_path_factory):
     server = gateway_process.Gateway(tmp_path_factory.mktemp("gateway") / "data").start()
     yield server
     assert server.stop() == 0, server.errors[-10:]
+
+
+@pytest.fixture(scope="module")
+def upstream():
+    """What scripted_gateway.py's stand in front of, where a file has no other."""
+    with ScriptedUpstream() as upstream:
+        yield upstream

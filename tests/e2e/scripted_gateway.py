@@ -4,6 +4,8 @@ import contextlib
 import signal
 import time
 
+import pytest
+
 import gateway_process
 
 
@@ -122,7 +124,21 @@ def keyed_gateway(folder, upstream, config, names):
     for name in names:
         (folder / name).write_text(secret(name))
     gateway = ScriptedGateway(folder, upstream, config)
-    gateway.key = secret(names[0])
+    gateway.key = secret(names[0]) if names else None
     gateway.start()
     yield gateway
     assert gateway.stop() == 0, gateway.errors[-10:]
+
+
+def module_gateway(config, names=(), environment=None):
+    """The fixture `gateway` of a file whose tests share one; as keyed_gateway."""
+
+    @pytest.fixture(scope="module", name="gateway")
+    def started(upstream, tmp_path_factory):
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in (environment or {}).items():
+                patch.setenv(name, value)
+            with keyed_gateway(tmp_path_factory.mktemp("gateway"), upstream, config, names) as gateway:
+                yield gateway
+
+    return started

@@ -18,8 +18,7 @@ import pytest
 
 import gateway_process
 from scripted_gateway import ScriptedGateway, wait_for
-from scripted_upstream import ScriptedUpstream, chat_answer, chat_events, chunk, fails
-from scripted_upstream import own_answer, streams, whole
+from scripted_upstream import chat_answer, chat_events, chunk, fails, own_answer, streams, whole
 
 CONFIG = """\
 upstreams:
@@ -36,12 +35,6 @@ upstreams:
     credentials: {{from: none}}
     retries: {{attempts: 1}}
 {more}"""
-
-
-@pytest.fixture(scope="module")
-def upstream():
-    with ScriptedUpstream() as upstream:
-        yield upstream
 
 
 # --- Keys and tokens ------------------------------------------------------------------------------

@@ -5,9 +5,8 @@ import json
 
 import pytest
 
-from scripted_gateway import keyed_gateway, secret
+from scripted_gateway import module_gateway, secret
 from scripted_upstream import (
-    ScriptedUpstream,
     chat_answer,
     chat_events,
     chunk,
@@ -49,21 +48,7 @@ access:
 {more}"""
 NAMES = ("root", "one")
 VENDOR_KEY = "sk-vendor-0badcafe99"
-
-
-@pytest.fixture(scope="module")
-def upstream():
-    with ScriptedUpstream() as upstream:
-        yield upstream
-
-
-@pytest.fixture(scope="module")
-def gateway(upstream, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("answers")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ANSWERS_KEY", VENDOR_KEY)
-        with keyed_gateway(folder, upstream, CONFIG, NAMES) as gateway:
-            yield gateway
+gateway = module_gateway(CONFIG, NAMES, {"ANSWERS_KEY": VENDOR_KEY})
 
 
 # Deltas of a member that nobody knows how to put together.

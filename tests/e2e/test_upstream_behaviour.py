@@ -18,7 +18,6 @@ import pytest
 import gateway_process
 from scripted_gateway import ScriptedGateway, wait_for
 from scripted_upstream import (
-    ScriptedUpstream,
     after,
     chat_answer,
     chat_events,
@@ -110,12 +109,6 @@ SECRETS = {
 }
 CLIENT_SECRET = "sk-client-c0ffee42"
 TOKENS = ("rotating-token-one", "rotating-token-two")
-
-
-@pytest.fixture(scope="module")
-def upstream():
-    with ScriptedUpstream() as upstream:
-        yield upstream
 
 
 @pytest.fixture(scope="module")

@@ -4,11 +4,8 @@ import concurrent.futures
 import threading
 import time
 
-import pytest
-
-from scripted_gateway import keyed_gateway, secret, wait_for
-from scripted_upstream import ScriptedUpstream, chat_answer, chat_events, fails, own_answer
-from scripted_upstream import whole
+from scripted_gateway import module_gateway, secret, wait_for
+from scripted_upstream import chat_answer, chat_events, fails, own_answer, whole
 
 CONFIG = """\
 server: {{access_log: access.log}}
@@ -38,19 +35,7 @@ access:
     - {{id: few, secret: "file:few", tenant: b, limits: {{requests_per_minute: 1}}}}
 {more}"""
 NAMES = ("root", "small", "few")
-
-
-@pytest.fixture(scope="module")
-def upstream():
-    with ScriptedUpstream() as upstream:
-        yield upstream
-
-
-@pytest.fixture(scope="module")
-def gateway(upstream, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("edges")
-    with keyed_gateway(folder, upstream, CONFIG, NAMES) as gateway:
-        yield gateway
+gateway = module_gateway(CONFIG, NAMES)
 
 
 def test_nobody_gets_the_refusal_of_another_key(gateway):

@@ -4,10 +4,8 @@ import http.client
 import json
 import threading
 
-import pytest
-
-from scripted_gateway import keyed_gateway, secret, wait_for
-from scripted_upstream import ScriptedUpstream, chat_answer, chat_events, fails, streams, whole
+from scripted_gateway import module_gateway, secret, wait_for
+from scripted_upstream import chat_answer, chat_events, fails, streams, whole
 
 CONFIG = """\
 upstreams:
@@ -24,19 +22,7 @@ access:
     - {{id: tokens, secret: "file:tokens", tenant: d, limits: {{tokens_per_minute: 1000}}}}
 {more}"""
 NAMES = ("root", "many", "tokens")
-
-
-@pytest.fixture(scope="module")
-def upstream():
-    with ScriptedUpstream() as upstream:
-        yield upstream
-
-
-@pytest.fixture(scope="module")
-def gateway(upstream, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("limits")
-    with keyed_gateway(folder, upstream, CONFIG, NAMES) as gateway:
-        yield gateway
+gateway = module_gateway(CONFIG, NAMES)
 
 
 def test_limits_here_are_told_with_upstreams_errors_too(gateway, upstream):

@@ -6,10 +6,8 @@ import json
 import socket
 import threading
 
-import pytest
-
-from scripted_gateway import ScriptedGateway, wait_for
-from scripted_upstream import EVENTS, ScriptedUpstream, chat_answer, chat_events, whole
+from scripted_gateway import module_gateway, wait_for
+from scripted_upstream import EVENTS, chat_answer, chat_events, whole
 
 CONFIG = """\
 server:
@@ -25,20 +23,7 @@ upstreams:
 {more}"""
 TOTAL = 32 << 20
 HELD = "verbatim_replies_held_bytes"
-
-
-@pytest.fixture(scope="module")
-def upstream():
-    with ScriptedUpstream() as upstream:
-        yield upstream
-
-
-@pytest.fixture(scope="module")
-def gateway(upstream, tmp_path_factory):
-    gateway = ScriptedGateway(tmp_path_factory.mktemp("memory"), upstream, CONFIG)
-    gateway.start()
-    yield gateway
-    assert gateway.stop() == 0, gateway.errors[-10:]
+gateway = module_gateway(CONFIG)
 
 
 def ask_and_read_nothing(gateway, word):

@@ -120,12 +120,6 @@ def tls_upstream(certificates):
         yield upstream
 
 
-@pytest.fixture(scope="module")
-def upstream():
-    with ScriptedUpstream() as upstream:
-        yield upstream
-
-
 def start(folder, certificates, tls_upstream, upstream):
     (folder / "tls").mkdir()
     for name in ("ca.pem", "stranger.pem"):
