@@ -50,6 +50,20 @@ upstreams:
     ca_file: tls/ca.pem
     retries: {{attempts: 1}}
     breaker: {{failures: 0}}
+  mutual:
+    url: https://localhost:{mutual}/v1
+    models: ["mutual"]
+    ca_file: tls/ca.pem
+    client_certificate: tls/own.pem
+    client_key: tls/own.key
+    retries: {{attempts: 1}}
+    breaker: {{failures: 0}}
+  bare:
+    url: https://localhost:{mutual}/v1
+    models: ["bare"]
+    ca_file: tls/ca.pem
+    retries: {{attempts: 1}}
+    breaker: {{failures: 0}}
   azure:
     kind: azure
     url: https://localhost:{tls}
@@ -66,20 +80,25 @@ upstreams:
 
 
 class TlsUpstream(ScriptedUpstream):
-    def __init__(self, certificate):
+    def __init__(self, certificate, clients=None):
+        """clients: who signs the certificates that they have to show."""
         super().__init__()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(*certificate)
+        if clients:
+            context.load_verify_locations(clients)
+            context.verify_mode = ssl.CERT_REQUIRED
         self.server.socket = context.wrap_socket(
             self.server.socket, server_side=True, do_handshake_on_connect=False
         )
 
 
 class Proxy:
-    """Takes CONNECT and passes bytes; notes for which places."""
+    """Takes CONNECT and passes bytes; notes for which places, and who asked."""
 
     def __init__(self):
         self.asked = []
+        self.heads = []
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self.serve, daemon=True).start()
@@ -98,6 +117,7 @@ class Proxy:
             head += client.recv(4096)
         line = head.split(b"\r\n")[0].decode()
         self.asked.append(line)
+        self.heads.append(head.decode().lower())
         port = line.split()[1].rsplit(":", 1)[1]  # whatever the name: it knows them all
         with client, socket.create_connection(("127.0.0.1", int(port))) as server:
             client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
@@ -120,21 +140,32 @@ def tls_upstream(certificates):
         yield upstream
 
 
-def start(folder, certificates, tls_upstream, upstream):
+@pytest.fixture(scope="module")
+def mutual_upstream(certificates):
+    ca = certificates.folder / "ca.pem"
+    with TlsUpstream(certificates.issue("mutual"), clients=ca) as upstream:
+        yield upstream
+
+
+def start(folder, certificates, tls_upstream, upstream, mutual_upstream=None):
     (folder / "tls").mkdir()
-    for name in ("ca.pem", "stranger.pem"):
+    certificates.issue("own")
+    for name in ("ca.pem", "stranger.pem", "own.pem", "own.key"):
         (folder / "tls" / name).write_bytes((certificates.folder / name).read_bytes())
     (folder / "token").write_text("first-token-1b2c\n")
     config = CONFIG.replace("{tls}", str(tls_upstream.server.server_port))
+    mutual = (mutual_upstream or tls_upstream).server.server_port
+    config = config.replace("{mutual}", str(mutual))
     return ScriptedGateway(folder, upstream, config).start()
 
 
 @pytest.fixture(scope="module")
-def gateway(certificates, tls_upstream, upstream, tmp_path_factory):
+def gateway(certificates, tls_upstream, mutual_upstream, upstream, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         for name in ("HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy", "ALL_PROXY"):
             patch.delenv(name, raising=False)
-        server = start(tmp_path_factory.mktemp("gateway"), certificates, tls_upstream, upstream)
+        folder = tmp_path_factory.mktemp("gateway")
+        server = start(folder, certificates, tls_upstream, upstream, mutual_upstream)
     yield server
     assert server.stop() == 0, server.errors[-10:]
 
@@ -146,6 +177,14 @@ def test_the_certificate_is_checked_against_authority_and_name(gateway, tls_upst
         assert (refused.status, refused.json["error"]["code"]) == (502, "upstream_unreachable")
         assert gateway.reason_of(refused) == ("failed", "upstream_unreachable")
         assert tls_upstream.count(f"refused-{model}") == 0
+
+
+def test_an_upstream_may_ask_for_a_certificate_of_this_server(gateway, mutual_upstream):
+    assert gateway.chat("shown", model="mutual").status == 200
+    refused = gateway.chat("not-shown", model="bare")
+    assert refused.status == 502
+    assert gateway.reason_of(refused)[0] == "failed"
+    assert (mutual_upstream.count("shown"), mutual_upstream.count("not-shown")) == (1, 0)
 
 
 def test_a_rotated_token_is_sent_from_then_on(gateway, tls_upstream):
@@ -176,7 +215,7 @@ def test_a_rotated_token_is_sent_from_then_on(gateway, tls_upstream):
 @pytest.mark.parametrize("excepted", [False, True])
 def test_the_environments_proxy(certificates, tls_upstream, upstream, tmp_path, monkeypatch, excepted):
     proxy = Proxy()
-    monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.port}")
+    monkeypatch.setenv("HTTPS_PROXY", f"http://office:pass%20word@127.0.0.1:{proxy.port}")
     monkeypatch.setenv("NO_PROXY", "10.0.0.0/8,.test" if excepted else "example.com")
     server = start(tmp_path, certificates, tls_upstream, upstream)
     try:
@@ -190,9 +229,17 @@ def test_the_environments_proxy(certificates, tls_upstream, upstream, tmp_path, 
         assert server.chat(f"local-{excepted}").status == 200
         assert server.chat(f"plain-{excepted}", model="p").status == 200
         assert len(proxy.asked) == (0 if excepted else 1)
+        credentials = base64.b64encode(b"office:pass word").decode().lower()
+        for head in proxy.heads:
+            assert f"proxy-authorization: basic {credentials}\r\n" in head
+        if not excepted:
+            assert "proxy-authorization" not in tls_upstream.seen("proxied-False")[0].headers
     finally:
         assert server.stop() == 0, server.errors[-10:]
         proxy.listener.close()
+    for file in server.folder.rglob("data/**/*"):
+        assert not file.is_file() or b"pass%20word" not in file.read_bytes(), file
+    assert not any("pass%20word" in line or "pass word" in line for line in server.errors)
 
 
 DONE = b"data: [DONE]\n\n"
