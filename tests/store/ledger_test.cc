@@ -10,6 +10,7 @@
 
 #include "store/checkpoint.h"
 #include "store/merkle.h"
+#include "tests/store/file_faults.h"
 #include "tests/store/ledger_fixture.h"
 
 namespace verbatim::store {
@@ -262,7 +263,15 @@ TEST_F(LedgerTest, TimeNeverGoesBackAndAJumpIsAnEntry) {
 }
 
 TEST_F(LedgerTest, SixtyFourAppendersMakeOneLinearLog) {
-  auto ledger = Open(nullptr);
+  const FileFaults syncs(folder_.path() + "/db", 0, FileFaults::Fault::kNotDone);
+  std::atomic<int> commits = 0, shared_by = 0;
+  LedgerOptions options;
+  options.on_commit = [&](int64_t, size_t entries_of_commit) {
+    ++commits;
+    shared_by += static_cast<int>(entries_of_commit);
+  };
+  auto ledger = Open(nullptr, std::move(options));
+  const int before = syncs.seen(), commits_before = commits;
   constexpr int kThreads = 64, kEach = 20;
   std::mutex mutex;
   std::set<uint64_t> entries;
@@ -284,6 +293,10 @@ TEST_F(LedgerTest, SixtyFourAppendersMakeOneLinearLog) {
   EXPECT_EQ(*entries.begin(), 1u);
   EXPECT_EQ(*entries.rbegin(), uint64_t{kThreads * kEach});
   EXPECT_EQ(ledger->Size(), uint64_t{kThreads * kEach + 1});
+  // Each commit was synced, and they shared their commits.
+  EXPECT_GE(syncs.seen() - before, commits - commits_before);
+  EXPECT_EQ(shared_by, kThreads * kEach + 1);
+  EXPECT_LT(commits - commits_before, kThreads * kEach / 2);
   EXPECT_TRUE(ledger->Close().ok());
   ledger.reset();
   const Result<FsckReport> report = Fsck(folder_.path(), {.deep = true});
