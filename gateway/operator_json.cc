@@ -33,12 +33,14 @@ asio::awaitable<void> SendStoreError(ResponseSink& sink, Error error) {
 
 asio::awaitable<void> SendJson(ResponseSink& sink, const json::Value& value) {
   Headers headers;
+  headers.emplace_back("cache-control", "no-store");
   (void)co_await sink.SendWhole(200, std::move(headers), json::Serialize(value) + "\n");
 }
 
 asio::awaitable<void> SendText(ResponseSink& sink, int status, std::string text) {
   Headers headers;
   headers.emplace_back("content-type", "text/plain; charset=utf-8");
+  headers.emplace_back("cache-control", "no-store");
   (void)co_await sink.SendWhole(status, std::move(headers), std::move(text));
 }
 

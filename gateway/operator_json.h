@@ -16,6 +16,7 @@ namespace verbatim::gateway {
 
 HttpError FromStore(const Error& error);
 boost::asio::awaitable<void> SendStoreError(ResponseSink& sink, Error error);
+// No cache may keep what these send: the same path gives other forms and newer states.
 boost::asio::awaitable<void> SendJson(ResponseSink& sink, const json::Value& value);
 boost::asio::awaitable<void> SendText(ResponseSink& sink, int status, std::string text);
 

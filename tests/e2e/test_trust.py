@@ -58,6 +58,11 @@ def test_witnesses_timestamps_and_the_log_as_others_read_it(tmp_path, upstream):
         proof = gateway.ask("GET", "/verbatim/v1/entries/0/proof", headers={"accept": "text/plain"})
         assert proof.body.startswith(b"c2sp.org/tlog-proof@v1\nindex 0\n")
         assert b"w1.example" in proof.body
+        # A cache that looks at paths alone must not give one form, or an older one, for another.
+        in_json = gateway.ask("GET", "/verbatim/v1/entries/0/proof")
+        assert in_json.json["leaf_hash"] and in_json.body != proof.body
+        for current in (proof, in_json, gateway.ask("GET", "/log/checkpoint")):
+            assert current.headers["cache-control"] in ("no-cache", "no-store")
         assert any("w2.example" in line for line in gateway.errors)
         prove = [gateway_process.BINARY, "proof", "--data", gateway.data, "--entry"]
         from_folder = subprocess.run(prove + ["0"], capture_output=True, check=True).stdout
