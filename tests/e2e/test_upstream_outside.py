@@ -1,7 +1,6 @@
 """What operators and clients rely on from outside: that the command line and the server name one
-fingerprint, that keys are kept hashed and their budgets hold, what lines of the access log say, time
-limits of upstreams, answers of unusual form, what is compared when an upstream is asked again, and
-which requests are asked each time."""
+fingerprint, that keys are kept hashed and their budgets hold, what lines of the access log say, and
+time limits of upstreams."""
 
 import hashlib
 import http.client
@@ -45,7 +44,7 @@ upstreams:
   hasty:
     url: {url}/v1
     models: [hasty]
-    timeouts: {{first_byte_ms: 300, idle_ms: 300, total_ms: 800}}
+    timeouts: {{first_byte_ms: 500, idle_ms: 500, total_ms: 1200}}
     retries: {{attempts: 1}}
     breaker: {{failures: 0}}
 access:
@@ -205,7 +204,7 @@ def test_time_limits_of_an_upstream(gateway, upstream):
         assert (late.status, late.json["error"]["code"]) == (504, "upstream_timeout")
         upstream.script("idle", streams(chat_events("a", "b"), gate=end))
         idle = gateway.chat("idle", model="hasty", stream=True)
-        upstream.script("total", streams(chat_events(*"abcdefghijkl"), pause=0.1))
+        upstream.script("total", streams(chat_events(*"abcdefghijklmnopqr"), pause=0.1))
         total = gateway.chat("total", model="hasty", stream=True)
     finally:
         end.set()
@@ -217,172 +216,3 @@ def test_time_limits_of_an_upstream(gateway, upstream):
         assert gateway.reason_of(answer) == ("failed", "upstream_timeout")
     for word in ("first-byte", "idle", "total"):
         assert upstream.count(word) == 1
-
-
-# --- Answers of unusual form ----------------------------------------------------------------------
-
-
-def test_echo_with_logprobs_is_passed_on_and_converted_whole(gateway, upstream):
-    logprobs = (
-        '{"tokens":["echo"," a"],"token_logprobs":[null,-0.10000000149011612],'
-        '"top_logprobs":[null,{" a":-0.10000000149011612}],"text_offset":[0,4]}'
-    )
-    body = (
-        '{"id":"cmpl-1","object":"text_completion","created":1,"model":"m","choices":[{"text":'
-        f'"echo a","index":0,"logprobs":{logprobs},"finish_reason":"length"}}],'
-        '"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}'
-    ).encode()
-    upstream.script("echo", whole(body))
-    asked = {"model": "m", "prompt": "echo", "echo": True, "logprobs": 1, "max_tokens": 1,
-             "temperature": 0}
-    answers = [gateway.ask("POST", "/v1/completions", asked) for _ in range(2)]
-    assert [(a.cache, a.body) for a in answers] == [("miss", body), ("hit", body)]
-    streamed = gateway.ask("POST", "/v1/completions", {**asked, "stream": True})
-    assert streamed.cache == "hit; converted"
-    first = json.loads(streamed.events()[0])["choices"][0]
-    assert (first["text"], first["logprobs"]) == ("echo a", json.loads(logprobs))
-    assert logprobs.encode() in streamed.body  # as the same double, printed in full
-
-
-def test_a_bare_data_line_passes_and_an_end_without_its_blank_line_is_none(gateway, upstream):
-    bare = [b"data:\n\n", *chat_events("a")]
-    upstream.script("bare", streams(bare))
-    options = {"stream": True, "stream_options": {"include_usage": True}}
-    answers = [gateway.chat("bare", **options) for _ in range(2)]
-    assert [(a.cache, a.body) for a in answers] == [(c, b"".join(bare)) for c in ("miss", "hit")]
-    for word, last in (("blankless", b"data: [DONE]\n"), ("endless", b"data: [DONE]")):
-        cut = [*chat_events("a")[:-1], last]
-        upstream.script(word, streams(cut))
-        answers = [gateway.chat(word, **options) for _ in range(2)]
-        assert [a.cache for a in answers] == ["miss", "miss"], word
-        assert [a.body for a in answers] == [b"".join(cut)] * 2, word
-        assert gateway.reason_of(answers[0]) == ("failed", "no_end"), word
-
-
-def test_further_options_of_streams_go_upstream(gateway, upstream):
-    body = (
-        '{"model":"m","temperature":0,"stream":true,"stream_options":{"include_obfuscation":false},'
-        '"messages":[{"role":"user","content":"options"}]}'
-    )
-    answer = gateway.raw(body)
-    assert (answer.status, answer.cache) == (200, "miss")
-    sent = upstream.seen("options")[0].json["stream_options"]
-    assert sent == {"include_obfuscation": False, "include_usage": True}
-    assert all(json.loads(e)["choices"] for e in answer.events()[:-1])
-
-
-# --- Asked again ----------------------------------------------------------------------------------
-
-
-def called(id, arguments):
-    call = {"id": id, "type": "function", "function": {"name": "f", "arguments": arguments}}
-    return chat_answer(None, finish_reason="tool_calls", tool_calls=[call])
-
-
-REPEATED = {
-    "text": (chat_answer("x"), chat_answer("y"), "text"),
-    "finish": (chat_answer("x"), chat_answer("x", finish_reason="length"), "finish_reason"),
-    "call": (called("a", '{"n":1}'), called("a", '{"n":2}'), "tool_calls"),
-    "print": (
-        {**chat_answer("x"), "system_fingerprint": "fp_1"},
-        {**chat_answer("x"), "system_fingerprint": "fp_2"},
-        "system_fingerprint",
-    ),
-    "version": (chat_answer("x", "m-0613"), chat_answer("x", "m-1106"), "model"),
-    # What a vendor makes anew for each answer is no part of it.
-    "ids": (called("a", "{}"), {**called("b", "{}"), "id": "chatcmpl-2", "created": 9}, None),
-}
-
-
-def test_what_differs_when_an_upstream_is_asked_again_is_named(gateway, upstream):
-    gateway.reload("policy: {mode: verify}\n")
-    try:
-        for name, (first, second, differs) in REPEATED.items():
-            upstream.script(f"again-{name}", whole(first), whole(second))
-            miss = gateway.chat(f"again-{name}")
-            hit = gateway.chat(f"again-{name}")
-            assert (hit.cache, hit.body) == ("hit", miss.body), name
-            since = int(miss.headers["verbatim-entry"]) + 1
-
-            def ends():
-                leaves = gateway.leaves(since)
-                return [leaf for leaf in leaves if leaf["kind"] in ("verified", "diverged")]
-
-            (end,) = wait_for(ends)
-            want = ("diverged", differs) if differs else ("verified", "ok")
-            assert (end["kind"], end["outcome"]) == want, name
-    finally:
-        gateway.reload()
-
-
-# --- What depends on something elsewhere ----------------------------------------------------------
-
-
-def content(part):
-    return {"input": [{"role": "user", "content": [{"type": "input_text", "text": "WORD"}, part]}]}
-
-
-def tool(**fields):
-    return {"tools": [fields]}
-
-
-RESPONSES = {
-    "plain": ({}, True),
-    "stored": ({"store": True}, True),
-    "function": (tool(type="function", name="f", parameters={}), True),
-    "inline": (content({"type": "input_image", "image_url": "data:image/png;base64,aaaa"}), True),
-    "previous": ({"previous_response_id": "resp_0"}, False),
-    "conversation": ({"conversation": {"id": "conv_1"}}, False),
-    "background": ({"background": True}, False),
-    "remote": (tool(type="mcp", server_label="s", server_url="https://a.example"), False),
-    "interpreter": (tool(type="code_interpreter", container={"type": "auto"}), False),
-    "file": (content({"type": "input_file", "file_id": "file-1"}), False),
-    "image": (content({"type": "input_image", "image_url": "https://a.example/i.png"}), False),
-    "item": (
-        {"input": [{"type": "item_reference", "id": "msg_1"}, {"role": "user", "content": "WORD"}]},
-        False,
-    ),
-}
-
-
-def source(**fields):
-    parts = [{"type": "text", "text": "WORD"}, {"type": "image", "source": fields}]
-    return {"messages": [{"role": "user", "content": parts}]}
-
-
-MESSAGES = {
-    "plain": ({}, True),
-    "own": (tool(name="f", input_schema={"type": "object"}), True),
-    "bash": (tool(type="bash_20250124", name="bash"), True),
-    "inline": (source(type="base64", media_type="image/png", data="aaaa"), True),
-    "search": (tool(type="web_search_20250305", name="web_search"), False),
-    "execution": (tool(type="code_execution_20250522", name="code_execution"), False),
-    "servers": ({"mcp_servers": [{"type": "url", "url": "https://a.example", "name": "a"}]}, False),
-    "container": ({"container": "container_1"}, False),
-    "remote": (source(type="url", url="https://a.example/i.png"), False),
-    "file": (source(type="file", file_id="file_1"), False),
-}
-
-
-def test_what_depends_on_something_elsewhere_is_asked_each_time(gateway, upstream):
-    said = {"type": "output_text", "text": "x", "annotations": []}
-    item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
-            "content": [said]}
-    response = {"id": "resp_1", "object": "response", "created_at": 1, "status": "completed",
-                "model": "m", "output": [item]}
-    for path, cases in (("/v1/responses", RESPONSES), ("/v1/messages", MESSAGES)):
-        for name, (fields, reusable) in cases.items():
-            word = f"else-{path[4:]}-{name}"
-            body = {"model": "m", "input": "WORD", "temperature": 0}
-            if path == "/v1/messages":
-                messages = [{"role": "user", "content": "WORD"}]
-                body = {"model": "claude-x", "max_tokens": 5, "messages": messages, "temperature": 0}
-            else:
-                for found in (word, ""):  # by words of parts that it does not know, none is found
-                    upstream.script(found, whole(response))
-            text = json.dumps({**body, **fields}).replace("WORD", word)
-            answers = [gateway.raw(text, path=path) for _ in range(2)]
-            want = ["miss", "hit" if reusable else "miss"]
-            assert [a.cache for a in answers] == want, (path, name)
-            entry = gateway.entry(int(answers[0].headers["verbatim-entry"]))
-            assert entry["leaf_json"]["kind"] == "generated", (path, name)
