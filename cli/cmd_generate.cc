@@ -113,10 +113,6 @@ const char* ReasonName(engine::FinishReason reason) {
       return "stop";
     case engine::FinishReason::kLength:
       return "length";
-    case engine::FinishReason::kCancelled:
-      return "cancelled";
-    case engine::FinishReason::kFault:
-      return "fault";
   }
   return "";
 }
@@ -141,6 +137,7 @@ std::unique_ptr<engine::Engine> LoadEngine(const Flags& flags) {
 
 struct Answer {
   std::vector<engine::TokenEvent> events;
+  engine::ChoiceFinish choice;
   engine::Finish finish;
   int64_t submitted = 0, first_token = 0, last_token = 0;  // monotonic microseconds
 };
@@ -157,6 +154,7 @@ Answer Run(engine::Engine& engine, engine::GenerateRequest request,
     answer.events.push_back(event);
     show(event);
   };
+  callbacks.on_choice_finish = [&](const engine::ChoiceFinish& choice) { answer.choice = choice; };
   callbacks.on_finish = [&](const engine::Finish& finish) {
     answer.finish = finish;
     done.set_value();
@@ -178,7 +176,7 @@ void PrintJson(const Flags& flags, const engine::Engine& engine, const Answer& a
   }
   if (flags.prompt_ids.empty()) {
     out.Set("text", text);
-    out.Set("finish_reason", ReasonName(answer.finish.reason));
+    out.Set("finish_reason", ReasonName(answer.choice.reason));
   }
   out.Set("tokens", std::move(tokens));
   if (flags.digests) out.Set("digests", std::move(digests));
@@ -216,13 +214,13 @@ void Generate(const Flags& flags) {
   request.sampling.top_p = flags.top_p;
   request.sampling.min_p = flags.min_p;
   request.sampling.seed = ParseSeed(flags.seed);
-  request.max_tokens = flags.max_tokens;
+  if (flags.max_tokens > 0) request.max_tokens = flags.max_tokens;
   request.ignore_eos = flags.ignore_eos;
 
   const int64_t start = MonotonicMicros();
   const std::unique_ptr<engine::Engine> engine = LoadEngine(flags);
   const int64_t load_micros = MonotonicMicros() - start;
-  request.prompt = Prompt(*engine, flags);
+  request.prompts = {Prompt(*engine, flags)};
 
   const Answer answer = Run(*engine, std::move(request), [&](const engine::TokenEvent& event) {
     if (flags.json) return;
@@ -234,7 +232,7 @@ void Generate(const Flags& flags) {
     }
     std::fflush(stdout);
   });
-  if (answer.finish.reason == engine::FinishReason::kFault) Fail(answer.finish.error.message);
+  if (answer.finish.outcome == engine::Finish::Outcome::kFault) Fail(answer.finish.error.message);
   if (flags.json) {
     PrintJson(flags, *engine, answer);
   } else if (!flags.digests) {

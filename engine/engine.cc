@@ -143,7 +143,8 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options,
   const Scheduler::Limits limits{.context_length = info.context_length,
                                  .max_batch = options.max_batch,
                                  .prefill_chunk = options.prefill_chunk,
-                                 .queue_limit = options.queue_limit};
+                                 .queue_limit = options.queue_limit,
+                                 .prefix_cache = options.prefix_cache};
   state->scheduler = std::make_unique<Scheduler>(state->model, *state->tokenizer, state->ops,
                                                  std::move(*cache), state->workers, limits);
   report("ready", 1);

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,7 +33,10 @@ struct EngineOptions {
                                  // 0: room for four full contexts, at most 32,768 tokens
   uint32_t context_limit = 0;    // positions a sequence may have; 0: the model's, or the KV cache's
   uint32_t prefill_chunk = 256;  // rows of one forward pass beyond one per running sequence
-  uint32_t queue_limit = 1024;   // requests that may wait; more are refused with kUnavailable
+  uint32_t queue_limit = 1024;   // requests of one tenant that may wait to begin, an eighth of what
+                                 // may of all together; more are refused with kUnavailable
+  bool prefix_cache = true;      // keys and values of a tenant's prompts and answers are kept while
+                                 // there is room, for what begins with the same tokens
   std::string isa = {};          // "scalar", "avx2", "avx512vnni"; empty: the best of this machine
 };
 
@@ -54,50 +58,87 @@ struct ModelInfo {
 };
 
 struct GenerateRequest {
-  std::vector<int32_t> prompt;  // at least one id
+  // One or more, each with at least one id. A choice's number is that of its prompt times `choices`
+  // plus its own among these.
+  std::vector<std::vector<int32_t>> prompts;
+  uint32_t choices = 1;  // of each prompt; the i-th draws from sampling.stream + i
   SamplingParams sampling;
-  uint32_t max_tokens = 0;  // sampled tokens at most; 0: as many as the context holds
+  // Sampled tokens of a choice at most, and at most as many as the context holds. 0: the prompts
+  // are only scored.
+  uint32_t max_tokens = UINT32_MAX;
   std::vector<std::string>
-      stop;                   // non-empty UTF-8 strings; the earliest match ends the text before it
-  bool ignore_eos = false;    // end-of-text tokens are ordinary tokens (their text stays empty)
+      stop;                 // non-empty UTF-8 strings; the earliest match ends the text before it
+  bool ignore_eos = false;  // end-of-text tokens are ordinary tokens (their text stays empty)
+  // With each token its logprob, and those of so many most likely tokens.
+  std::optional<uint32_t> logprobs;
+  bool prompt_logprobs = false;  // of the prompts' tokens too: of their logits as they are, without
+                                 // penalties and bias; only with `logprobs`
+  std::string tenant;  // tenants take turns, and share no keys and values in the prefix cache
   bool low_priority = false;  // runs where nobody else wants the place (verification)
 };
 
-// One per sampled token, in order, the end-of-text token and the tokens of a matched stop string
-// included. The texts of a request's events joined are its text: whole UTF-8 only, with what might
-// still become part of a character or of a stop string held back, so a text may be empty, and the
-// last event has all that is left (an incomplete character as U+FFFD).
-struct TokenEvent {
-  int32_t token = 0;
-  LogitsDigest digest{};  // of the raw logits that the token was chosen from
-  std::string text;
+// Of a prompt's token but the first, in order, before the first token of its choices.
+struct PromptTokenEvent {
+  uint32_t prompt = 0;
+  uint32_t position = 0;  // from 1 on
+  TokenLogprobs logprobs;
 };
 
-enum class FinishReason { kStop, kLength, kCancelled, kFault };
+// One per sampled token, in order within a choice, the end-of-text token and the tokens of a
+// matched stop string included. The texts of a choice's events joined are its text: whole UTF-8
+// only, with what might still become part of a character or of a stop string held back, so a text
+// may be empty, and the last event has all that is left (an incomplete character as U+FFFD).
+struct TokenEvent {
+  uint32_t choice = 0;
+  int32_t token = 0;
+  LogitsDigest digest{};  // of the raw logits that the token was chosen from
+  std::string text{};
+  std::optional<TokenLogprobs> logprobs{};  // where asked for
+};
+
+enum class FinishReason { kStop, kLength };
+
+// A choice is complete.
+struct ChoiceFinish {
+  uint32_t choice = 0;
+  FinishReason reason = FinishReason::kStop;
+  uint32_t generated_tokens = 0;
+  std::string stop{};     // the stop string that matched; empty for end-of-text
+  Digest logits_chain{};  // over the digests of its events (engine/sampler.h)
+};
 
 struct Finish {
-  FinishReason reason = FinishReason::kStop;
-  Error error;  // where reason is kFault: kNumericFault, or what stopped the engine
-  uint32_t prompt_tokens = 0;
-  uint32_t generated_tokens = 0;  // events delivered
-  std::string stop;               // the stop string that matched; empty for end-of-text
-  Digest logits_chain{};          // over the digests of all events (engine/sampler.h)
+  enum class Outcome { kComplete, kCancelled, kFault };
+  Outcome outcome = Outcome::kComplete;
+  Error error{};                  // where it is a fault: kNumericFault, or what stopped the engine
+  uint32_t prompt_tokens = 0;     // of all prompts
+  uint32_t generated_tokens = 0;  // token events delivered
 };
 
 struct GenerateCallbacks {
+  std::function<void(const PromptTokenEvent&)> on_prompt_token;  // where prompt_logprobs
   std::function<void(const TokenEvent&)> on_token;
+  std::function<void(const ChoiceFinish&)> on_choice_finish;
   std::function<void(const Finish&)> on_finish;  // exactly once, last
 };
 
 // What the engine did since it was loaded, for metrics and for tests that must see batching.
 struct EngineStats {
   uint64_t steps = 0;        // forward passes
-  uint64_t prompt_rows = 0;  // rows of prefill computed
+  uint64_t rows = 0;         // of all of them
+  uint64_t prompt_rows = 0;  // of those, prefill of sequences that have no token yet
   uint64_t sampled_tokens = 0;
-  uint64_t shared_steps = 0;  // forward passes with rows of more than one sequence
-  uint64_t preempted = 0;     // sequences whose pages were taken; they are computed again, equal
-  uint32_t running = 0, waiting = 0;
-  uint32_t kv_pages = 0, kv_pages_used = 0;
+  uint64_t shared_steps = 0;       // forward passes with rows of more than one sequence
+  uint64_t prompt_tokens = 0;      // of sequences that began
+  uint64_t prefix_hit_tokens = 0;  // of these, those whose keys and values were there already
+  uint64_t preempted = 0;  // sequences whose pages were taken; they are computed again, equal
+  uint32_t running = 0, waiting = 0;  // sequences
+  uint32_t queued = 0;                // requests that have not begun
+  uint32_t kv_pages = 0;
+  uint32_t kv_pages_used = 0;    // by sequences
+  uint32_t kv_pages_cached = 0;  // remembered for others, used or not
+  // By the pace of late, when the last of those that are queued now will have begun.
+  double queue_seconds = 0;
 };
 
 class Engine {
@@ -120,8 +161,9 @@ class Engine {
   const Error& template_error() const;
 
   // Queues a request and returns its id. Errors: kInvalid (message begins with the field's name:
-  // prompt empty, not shorter than the context, or an id outside the vocabulary; sampling; stop),
-  // kUnavailable (the queue is full, or the engine is stopping). On an error no callback is called.
+  // prompt empty, not shorter than the context, or an id outside the vocabulary; n, logprobs,
+  // sampling; stop), kUnavailable (the queue is full, or the engine is stopping). On an error no
+  // callback is called.
   Result<uint64_t> Submit(GenerateRequest request, GenerateCallbacks callbacks);
 
   // The request ends with kCancelled at the next step. Unknown and finished ids are ignored.

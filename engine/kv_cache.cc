@@ -1,7 +1,6 @@
 #include "engine/kv_cache.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -9,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "engine/memory.h"
 
 namespace verbatim::engine {
 
@@ -20,13 +20,14 @@ Result<KvCache> KvCache::Create(const kernels::KvTileLayout& layout, uint32_t la
   cache.page_count_ = (tokens + kPageTokens - 1) / kPageTokens;
   cache.page_bytes_ = size_t{layers} * kv_heads * layout.bytes();
   CHECK(cache.page_count_ > 0 && cache.page_bytes_ > 0);
-  const uint64_t physical =
-      static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  const uint64_t most_pages = physical / cache.page_bytes_;
+  const uint64_t available = AvailableMemory();
+  const uint64_t most_pages = available / cache.page_bytes_;
   if (cache.page_count_ > most_pages) {
-    return Error{Code::kInvalid, "a KV cache of " + std::to_string(tokens) +
-                                     " tokens does not fit this machine's memory; at most " +
-                                     std::to_string(most_pages * kPageTokens) + " tokens do"};
+    return Error{Code::kInvalid,
+                 "a KV cache of " + std::to_string(tokens) + " tokens takes " +
+                     std::to_string(cache.page_count_ * cache.page_bytes_ >> 20) + " MiB, and " +
+                     std::to_string(available >> 20) + " MiB are available; at most " +
+                     std::to_string(most_pages * kPageTokens) + " tokens fit (kv_tokens)"};
   }
   cache.bytes_ = cache.page_count_ * cache.page_bytes_;
   void* memory = mmap(nullptr, cache.bytes_, PROT_READ | PROT_WRITE,

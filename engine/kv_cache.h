@@ -18,7 +18,7 @@ class KvCache {
   static constexpr size_t kPageTokens = kernels::KvTileLayout::kKeys;
 
   // Reserves room for `tokens` positions, rounded up to pages; the system provides the memory as
-  // pages are first used. kInvalid where it is more than the machine has, with the size that would
+  // pages are first used. kInvalid where it is more than is available now, with the size that would
   // fit.
   static Result<KvCache> Create(const kernels::KvTileLayout& layout, uint32_t layers,
                                 uint32_t kv_heads, uint64_t tokens);
@@ -34,6 +34,12 @@ class KvCache {
   void Release(std::vector<uint8_t*>& pages);
 
   size_t page_count() const { return page_count_; }
+  size_t page_bytes() const { return page_bytes_; }
+  // Pages by number, from 0.
+  uint8_t* PageAt(size_t index) const { return memory_ + index * page_bytes_; }
+  size_t IndexOf(const uint8_t* page) const {
+    return static_cast<size_t>(page - memory_) / page_bytes_;
+  }
   size_t free_pages() const { return free_.size(); }
   uint64_t capacity_tokens() const { return page_count_ * kPageTokens; }
   const kernels::KvTileLayout& layout() const { return layout_; }

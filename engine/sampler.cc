@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <string>
 #include <unordered_set>
 
@@ -88,6 +89,29 @@ Result<int32_t> Sampler::Next(const kernels::Ops& ops, std::span<float> logits, 
     ++seen_[it->second].generated;
   }
   return token;
+}
+
+TokenLogprobs LogprobsOf(const kernels::Ops& ops, std::span<const float> logits, int32_t token,
+                         size_t top) {
+  CHECK(token >= 0 && static_cast<size_t>(token) < logits.size());
+  const float max = logits[ops.arg_max(logits.data(), logits.size())];
+  const uint64_t sum = ops.logprob_sum(logits.data(), logits.size(), max);
+  TokenLogprobs out;
+  out.logprob = kernels::Logprob(logits[static_cast<size_t>(token)], max, sum);
+  if (top == 0) return out;
+  // The best so far, in order. An equal logit with a higher id comes later, so it goes behind.
+  std::vector<std::pair<float, size_t>> best;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (best.size() == top && !(logits[i] > best.back().first)) continue;
+    if (best.size() == top) best.pop_back();
+    auto place = best.end();
+    while (place != best.begin() && logits[i] > std::prev(place)->first) --place;
+    best.insert(place, {logits[i], i});
+  }
+  for (const auto& [logit, id] : best) {
+    out.top.push_back({static_cast<int32_t>(id), kernels::Logprob(logit, max, sum)});
+  }
+  return out;
 }
 
 Digest LogitsChainStart() { return Sha256("verbatim-logits-1"); }

@@ -55,6 +55,22 @@ class Sampler {
   std::vector<kernels::TokenBias> bias_;
 };
 
+// What a token cost, and what others would have (numerics.md 11): of the logits it was drawn from,
+// after penalties and bias, at temperature 1 and without top_k, top_p or min_p.
+struct TokenLogprob {
+  int32_t token = 0;
+  double logprob = 0;
+  friend bool operator==(const TokenLogprob&, const TokenLogprob&) = default;
+};
+struct TokenLogprobs {
+  double logprob = 0;             // of the token itself
+  std::vector<TokenLogprob> top;  // the most likely ones: by logit, then id
+  friend bool operator==(const TokenLogprobs&, const TokenLogprobs&) = default;
+};
+// logits: finished (numerics.md 10), none infinite. `top` of them, or all where there are fewer.
+TokenLogprobs LogprobsOf(const kernels::Ops& ops, std::span<const float> logits, int32_t token,
+                         size_t top);
+
 // The chain over a choice's digests: c0 = SHA-256("verbatim-logits-1"), c = SHA-256(c || digest)
 // for each sampled token, end-of-text and matched stop tokens included.
 Digest LogitsChainStart();

@@ -1,17 +1,22 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/clock.h"
 
 namespace verbatim::engine {
 namespace {
 
 constexpr size_t kMaxStops = 64;
 constexpr size_t kMaxStopBytes = 4096;
+constexpr size_t kMaxChoices = 1024;  // of a request, over all its prompts
+constexpr uint32_t kMaxLogprobs = 100;
+constexpr size_t kQueueOfAll = 8;     // times the limit of one tenant
+constexpr size_t kBegunKept = 64;     // for the pace of the queue
+constexpr size_t kMaxLogitRows = 64;  // of prompts, in one step: their logits take memory
 
 size_t PagesFor(size_t tokens) {
   return (tokens + KvCache::kPageTokens - 1) / KvCache::kPageTokens;
@@ -19,35 +24,26 @@ size_t PagesFor(size_t tokens) {
 
 Error Invalid(const std::string& what) { return Error{Code::kInvalid, what}; }
 
-// The bytes of a token in an answer: control tokens have none.
-std::string_view TextOf(const Tokenizer& tokenizer, int32_t token) {
-  switch (tokenizer.type(token)) {
-    case TokenType::kNormal:
-    case TokenType::kUserDefined:
-    case TokenType::kByte:
-      return tokenizer.IsEnd(token) ? std::string_view() : tokenizer.Bytes(token);
-    case TokenType::kUnknown:
-    case TokenType::kControl:
-    case TokenType::kUnused:
-      return {};
+Status CheckPrompt(const std::vector<int32_t>& prompt, uint32_t context, uint32_t vocab) {
+  if (prompt.empty()) return Invalid("prompt: is empty; give at least one token");
+  if (prompt.size() >= context) {
+    return Invalid("prompt: has " + std::to_string(prompt.size()) + " tokens; the context of " +
+                   std::to_string(context) + " must hold them and one more");
+  }
+  for (const int32_t id : prompt) {
+    if (id < 0 || static_cast<uint32_t>(id) >= vocab) {
+      return Invalid("prompt: token " + std::to_string(id) + " is not in the vocabulary of " +
+                     std::to_string(vocab));
+    }
   }
   return {};
 }
 
-}  // namespace
+std::pair<bool, std::string> TenantKey(const Request& r) {
+  return {r.asked.low_priority, r.asked.tenant};
+}
 
-Scheduler::Sequence::Sequence(uint64_t the_id, GenerateRequest request,
-                              GenerateCallbacks the_callbacks)
-    : id(the_id),
-      callbacks(std::move(the_callbacks)),
-      tokens(std::move(request.prompt)),
-      prompt_size(tokens.size()),
-      end_size(tokens.size() + request.max_tokens),
-      ignore_eos(request.ignore_eos),
-      low_priority(request.low_priority),
-      sampler(request.sampling, tokens),
-      text(std::move(request.stop)),
-      chain(LogitsChainStart()) {}
+}  // namespace
 
 Scheduler::Scheduler(const Model& model, const Tokenizer& tokenizer, const kernels::Ops& ops,
                      KvCache cache, WorkerPool& workers, const Limits& limits)
@@ -55,13 +51,14 @@ Scheduler::Scheduler(const Model& model, const Tokenizer& tokenizer, const kerne
       tokenizer_(tokenizer),
       ops_(ops),
       cache_(std::move(cache)),
+      pages_(cache_, limits.prefix_cache),
       workers_(workers),
       limits_(limits),
       forward_(model, ops, cache_, workers),
       scratch_(workers.size()) {
   CHECK(limits.context_length <= cache_.capacity_tokens());
   CHECK(limits.max_batch > 0 && limits.prefill_chunk > 0);
-  for (kernels::SamplingScratch& s : scratch_) s.Resize(model.config.vocab);
+  for (Scratch& s : scratch_) s.sampling.Resize(model.config.vocab);
   thread_ = std::thread([this] { Loop(); });
 }
 
@@ -76,17 +73,19 @@ Scheduler::~Scheduler() {
 
 Status Scheduler::Check(const GenerateRequest& request) const {
   const uint32_t vocab = model_.config.vocab;
-  if (request.prompt.empty()) return Invalid("prompt: is empty; give at least one token");
-  if (request.prompt.size() >= limits_.context_length) {
-    return Invalid("prompt: has " + std::to_string(request.prompt.size()) +
-                   " tokens; the context of " + std::to_string(limits_.context_length) +
-                   " must hold them and one more");
+  if (request.prompts.empty()) return Invalid("prompt: is missing");
+  for (const std::vector<int32_t>& prompt : request.prompts) {
+    if (Status s = CheckPrompt(prompt, limits_.context_length, vocab); !s.ok()) return s;
   }
-  for (const int32_t id : request.prompt) {
-    if (id < 0 || static_cast<uint32_t>(id) >= vocab) {
-      return Invalid("prompt: token " + std::to_string(id) + " is not in the vocabulary of " +
-                     std::to_string(vocab));
-    }
+  if (request.choices == 0 || request.choices > kMaxChoices / request.prompts.size()) {
+    return Invalid("n: a request may have " + std::to_string(kMaxChoices) +
+                   " choices at most, over all its prompts");
+  }
+  if (request.logprobs.value_or(0) > kMaxLogprobs) {
+    return Invalid("logprobs: at most " + std::to_string(kMaxLogprobs));
+  }
+  if (request.prompt_logprobs && !request.logprobs) {
+    return Invalid("logprobs: is needed for those of the prompt");
   }
   if (request.stop.size() > kMaxStops) {
     return Invalid("stop: at most " + std::to_string(kMaxStops) + " strings are allowed");
@@ -100,23 +99,42 @@ Status Scheduler::Check(const GenerateRequest& request) const {
   return CheckSamplingParams(request.sampling, vocab);
 }
 
-Result<uint64_t> Scheduler::Submit(GenerateRequest request, GenerateCallbacks callbacks) {
-  if (Status s = Check(request); !s.ok()) return s.error();
-  const auto room = static_cast<uint32_t>(limits_.context_length - request.prompt.size());
-  request.max_tokens = request.max_tokens == 0 ? room : std::min(request.max_tokens, room);
-  auto sequence = std::make_unique<Sequence>(0, std::move(request), std::move(callbacks));
-  uint64_t id = 0;
+Result<uint64_t> Scheduler::Submit(GenerateRequest asked, GenerateCallbacks callbacks) {
+  if (Status s = Check(asked); !s.ok()) return s.error();
+  const auto request = std::make_shared<Request>();
+  std::vector<std::vector<int32_t>> prompts = std::exchange(asked.prompts, {});
+  request->asked = std::move(asked);
+  request->callbacks = std::move(callbacks);
+  request->open_choices = prompts.size() * request->asked.choices;
+  Submitted submitted{request, {}};
+  for (std::vector<int32_t>& prompt : prompts) {
+    const auto size = static_cast<uint32_t>(prompt.size());
+    request->prompt_tokens += size;
+    const uint32_t room = limits_.context_length - size;
+    submitted.sequences.push_back(
+        std::make_unique<Sequence>(request, static_cast<uint32_t>(submitted.sequences.size()),
+                                   std::move(prompt), std::min(request->asked.max_tokens, room)));
+  }
   {
     std::lock_guard lock(mutex_);
     if (stopping_) return Error{Code::kUnavailable, "the engine is stopping"};
-    if (published_.waiting + submitted_.size() >= limits_.queue_limit) {
+    uint32_t& of_tenant = queued_of_[TenantKey(*request)];
+    if (of_tenant >= limits_.queue_limit || queued_ >= limits_.queue_limit * kQueueOfAll) {
       return Error{Code::kUnavailable, "the engine's queue is full; try again later"};
     }
-    id = sequence->id = next_id_++;
-    submitted_.push_back(std::move(sequence));
+    if (queued_++ == 0) queue_since_micros_ = MonotonicMicros();
+    ++of_tenant;
+    request->id = next_id_++;
+    submitted_.push_back(std::move(submitted));
   }
   wake_.notify_one();
-  return id;
+  return request->id;
+}
+
+void Scheduler::Unqueue(const Request& request) {
+  const auto of_tenant = queued_of_.find(TenantKey(request));
+  if (--of_tenant->second == 0) queued_of_.erase(of_tenant);
+  if (--queued_ == 0) began_micros_.clear();
 }
 
 void Scheduler::Cancel(uint64_t id) {
@@ -130,7 +148,13 @@ void Scheduler::Cancel(uint64_t id) {
 EngineStats Scheduler::stats() const {
   std::lock_guard lock(mutex_);
   EngineStats stats = published_;
-  stats.waiting += static_cast<uint32_t>(submitted_.size());
+  for (const Submitted& s : submitted_) stats.waiting += static_cast<uint32_t>(s.sequences.size());
+  stats.queued = queued_;
+  if (queued_ > 0) {
+    const size_t begun = began_micros_.size();
+    const double micros = static_cast<double>(MonotonicMicros() - queue_since_micros_);
+    stats.queue_seconds = micros * 1e-6 / static_cast<double>(std::max<size_t>(begun, 1)) * queued_;
+  }
   return stats;
 }
 
@@ -141,183 +165,210 @@ void Scheduler::Loop() {
     Publish();
     PlanBatch();
     RunBatch();
-    std::erase_if(running_, [](const SequencePtr& s) { return s->ended; });
+    DropEnded();
     Publish();
   }
   TakeSubmitted();
-  for (const SequencePtr& s : running_) End(*s, FinishReason::kCancelled);
-  for (const SequencePtr& s : waiting_) End(*s, FinishReason::kCancelled);
+  for (const SequencePtr& s : running_) EndRequest(*s->request, Finish::Outcome::kCancelled);
+  queue_.ForEach([this](Sequence& s) { EndRequest(*s.request, Finish::Outcome::kCancelled); });
+  DropEnded();
 }
 
 bool Scheduler::AwaitWork() {
   std::unique_lock lock(mutex_);
   wake_.wait(lock, [this] {
     return stopping_ || !submitted_.empty() || !cancelled_.empty() || !running_.empty() ||
-           !waiting_.empty();
+           queue_.size() > 0;
   });
   return !stopping_;
 }
 
 void Scheduler::TakeSubmitted() {
-  std::vector<SequencePtr> submitted;
+  std::vector<Submitted> submitted;
   std::unordered_set<uint64_t> cancelled;
   {
     std::lock_guard lock(mutex_);
     submitted.swap(submitted_);
     cancelled.swap(cancelled_);
-    published_.waiting += static_cast<uint32_t>(submitted.size());
+    for (const Submitted& s : submitted) {
+      published_.waiting += static_cast<uint32_t>(s.sequences.size());
+    }
   }
-  for (SequencePtr& s : submitted) {
-    const auto low = std::find_if(waiting_.begin(), waiting_.end(),
-                                  [](const SequencePtr& w) { return w->low_priority; });
-    waiting_.insert(s->low_priority ? waiting_.end() : low, std::move(s));
+  for (Submitted& s : submitted) {
+    const GenerateRequest& asked = s.request->asked;
+    Tenant& tenant = queue_.Of(asked.tenant, asked.low_priority);
+    const uint64_t scope = pages_.ScopeId(asked.tenant);
+    for (SequencePtr& sequence : s.sequences) {
+      sequence->tenant = &tenant;
+      sequence->pages = PrefixCache::Pages(scope);
+      queue_.Push(std::move(sequence));
+    }
   }
   if (cancelled.empty()) return;
-  const auto end_cancelled = [&](const SequencePtr& s) {
-    if (!cancelled.contains(s->id)) return false;
-    End(*s, FinishReason::kCancelled);
-    return true;
+  const auto end_cancelled = [&](Sequence& s) {
+    if (!cancelled.contains(s.request->id)) return;
+    EndRequest(*s.request, Finish::Outcome::kCancelled);
   };
-  std::erase_if(running_, end_cancelled);
-  std::erase_if(waiting_, end_cancelled);
+  for (const SequencePtr& s : running_) end_cancelled(*s);
+  queue_.ForEach(end_cancelled);
+  DropEnded();
 }
 
 void Scheduler::Admit() {
-  while (!waiting_.empty()) {
-    const Sequence& next = *waiting_.front();
-    if (running_.size() >= limits_.max_batch || !HasRoomFor(next)) {
-      // A normal request takes the place of one of low priority; else it waits for its turn.
-      if (next.low_priority || running_.empty() || !running_.back()->low_priority) return;
-      PreemptLast();
-      continue;
+  while (Tenant* tenant = queue_.Next()) {
+    const Sequence& next = *tenant->waiting.front();
+    if (running_.size() < limits_.max_batch && HasRoomFor(next)) {
+      Begin(queue_.Pop(*tenant));
+    } else if (Sequence* other = MayGiveWayTo(next)) {
+      Preempt(*other);
+    } else {
+      return;
     }
-    const auto place =
-        std::find_if(running_.begin(), running_.end(), [&next](const SequencePtr& s) {
-          return std::tuple(next.low_priority, next.id) < std::tuple(s->low_priority, s->id);
-        });
-    running_.insert(place, std::move(waiting_.front()));
-    waiting_.pop_front();
   }
 }
 
-// Whether the free pages would hold the sequence's tokens, and one more page for each sequence that
-// runs: so that it is not preempted at once.
+// Whether what is left would hold the sequence's tokens, and one more page for each sequence that
+// runs: so that none is preempted at once.
 bool Scheduler::HasRoomFor(const Sequence& sequence) const {
   if (running_.empty()) return true;
-  size_t need = PagesFor(sequence.tokens.size() + 1);
-  for (const SequencePtr& s : running_) need += PagesFor(s->tokens.size()) + 1 - s->pages.size();
-  return need <= cache_.free_pages();
+  const PrefixCache::Found found =
+      pages_.Find(sequence.pages.scope, sequence.tokens, sequence.reusable());
+  size_t need = PagesFor(sequence.tokens.size() + 1) - found.pages_in_use;
+  for (const SequencePtr& s : running_) {
+    need += PagesFor(s->tokens.size()) + 1 - s->pages.bytes.size();
+  }
+  return need <= pages_.available();
 }
 
-void Scheduler::PreemptLast() {
-  SequencePtr sequence = std::move(running_.back());
-  running_.pop_back();
-  cache_.Release(sequence->pages);
-  sequence->computed = 0;
+void Scheduler::Begin(SequencePtr sequence) {
+  Sequence& s = *sequence;
+  Request& request = *s.request;
+  ++s.tenant->running;
+  s.running = true;
+  running_.insert(std::find_if(running_.begin(), running_.end(),
+                               [&s](const SequencePtr& other) { return Before(s, *other); }),
+                  std::move(sequence));
+  if (!request.begun) {
+    request.begun = true;
+    std::lock_guard lock(mutex_);
+    began_micros_.push_back(MonotonicMicros());
+    if (began_micros_.size() > kBegunKept) {
+      queue_since_micros_ = began_micros_.front();
+      began_micros_.pop_front();
+    }
+    Unqueue(request);
+  }
+  if (s.scores_only() && !s.scores()) return EndScored(s);
+  if (s.tokens.size() == s.prompt_size) counts_.prompt_tokens += s.prompt_size;
+  Reuse(s);
+}
+
+void Scheduler::Reuse(Sequence& s) {
+  if (s.computed != s.pages.known * KvCache::kPageTokens) return;
+  const size_t covered = pages_.Extend(s.pages, s.tokens, s.reusable());
+  if (s.tokens.size() == s.prompt_size) counts_.prefix_hit_tokens += covered - s.computed;
+  s.computed = covered;
+}
+
+Sequence* Scheduler::Largest() const {
+  if (running_.empty()) return nullptr;
+  if (running_.back()->tenant->low_priority) return running_.back().get();
+  Sequence* largest = nullptr;
+  for (auto s = running_.rbegin(); s != running_.rend(); ++s) {
+    if (largest == nullptr || (*s)->tenant->running > largest->tenant->running) largest = s->get();
+  }
+  return largest;
+}
+
+// A normal request takes the place of one of low priority, and that of a tenant that has at least
+// two more: no exchange makes another one necessary.
+Sequence* Scheduler::MayGiveWayTo(const Sequence& next) const {
+  Sequence* other = Largest();
+  if (other == nullptr || next.tenant->low_priority) return nullptr;
+  if (other->tenant->low_priority) return other;
+  return other->tenant->running >= next.tenant->running + 2 ? other : nullptr;
+}
+
+void Scheduler::Preempt(Sequence& sequence) {
+  const auto place = std::find_if(running_.begin(), running_.end(),
+                                  [&](const SequencePtr& s) { return s.get() == &sequence; });
+  CHECK(place != running_.end());
+  std::erase_if(plan_, [&](const Planned& p) { return p.sequence == &sequence; });
+  Leave(sequence);
+  sequence.computed = 0;
   ++counts_.preempted;
-  const auto place = std::find_if(waiting_.begin(), waiting_.end(), [&](const SequencePtr& s) {
-    return std::tuple(sequence->low_priority, sequence->id) < std::tuple(s->low_priority, s->id);
-  });
-  waiting_.insert(place, std::move(sequence));
+  queue_.Push(std::move(*place));
+  running_.erase(place);
 }
 
-// Rows for each running sequence: one that stands at its end gets its one row; the others share
-// prefill_chunk rows in their order. Where pages run out, the last of running_ gives up its own.
+void Scheduler::Leave(Sequence& sequence) {
+  pages_.Release(sequence.pages);
+  if (sequence.running) --sequence.tenant->running;
+  sequence.running = false;
+}
+
+// Pages for that many of the sequence's tokens; where there are none left, others give way. False:
+// it had to give way itself. The oldest one never does, and alone it fits.
+bool Scheduler::MakeRoom(Sequence& sequence, size_t tokens) {
+  while (!pages_.Grow(sequence.pages, tokens)) {
+    Sequence* other = Largest();
+    Preempt(*other);
+    if (other == &sequence) return false;
+  }
+  return true;
+}
+
 void Scheduler::PlanBatch() {
   plan_.clear();
-  size_t budget = limits_.prefill_chunk;
-  for (size_t i = 0; i < running_.size(); ++i) {
-    Sequence& s = *running_[i];
-    const size_t pending = s.tokens.size() - s.computed;
-    const size_t rows = pending == 1 ? 1 : std::min(pending, budget);
-    if (rows == 0) continue;
-    while (i < running_.size() && !cache_.Grow(s.pages, s.computed + rows)) PreemptLast();
-    if (i == running_.size()) break;  // it was the last itself
-    if (pending > 1) budget -= rows;
+  std::vector<Sequence*> ready, prefill;
+  for (const SequencePtr& s : running_) {
+    if (s->ended) continue;
+    (s->pending() == 1 && !s->scores() ? ready : prefill).push_back(s.get());
+  }
+  for (Sequence* s : ready) {
+    if (!s->running || !MakeRoom(*s, s->computed + 1)) continue;
+    plan_.push_back({s, 1});
+    ++s->tenant->served;
+  }
+  // Tenants take turns at what is left.
+  size_t budget = limits_.prefill_chunk, logit_budget = kMaxLogitRows;
+  while (budget > 0 && !prefill.empty()) {
+    const auto next =
+        std::min_element(prefill.begin(), prefill.end(), [](const Sequence* a, const Sequence* b) {
+          const auto turn = [](const Sequence& s) {
+            return std::pair(s.tenant->low_priority, s.tenant->served);
+          };
+          return turn(*a) != turn(*b) ? turn(*a) < turn(*b) : Before(*a, *b);
+        });
+    Sequence& s = **next;
+    prefill.erase(next);
+    if (!s.running) continue;  // it gave way to another
+    Reuse(s);
+    const size_t rows = PrefillRows(s, budget, logit_budget);
+    if (rows == 0 || !MakeRoom(s, s.computed + rows)) continue;
     plan_.push_back({&s, rows});
+    s.tenant->served += rows;
+    budget -= rows;
+    if (s.scores()) logit_budget -= std::min(rows, logit_budget);
   }
+  queue_.Prune();
 }
 
-void Scheduler::RunBatch() {
-  if (plan_.empty()) return;
-  slices_.clear();
-  std::vector<size_t> sampled;  // indices of the slices to sample from
-  for (const Planned& p : plan_) {
-    const Sequence& s = *p.sequence;
-    const bool at_end = s.computed + p.rows == s.tokens.size();
-    if (at_end) sampled.push_back(slices_.size());
-    Slice& slice = slices_.emplace_back();
-    slice.tokens = std::span(s.tokens).subspan(s.computed, p.rows);
-    slice.start = s.computed;
-    slice.pages = s.pages;
-    slice.logit_rows = at_end ? 1 : 0;
-    if (s.tokens.size() == s.prompt_size) counts_.prompt_rows += p.rows;
-  }
-  forward_.Run(slices_);
-  ++counts_.steps;
-  if (plan_.size() > 1) ++counts_.shared_steps;
-
-  std::vector<Result<int32_t>> tokens(slices_.size(), Result<int32_t>(-1));
-  workers_.Run([&](uint32_t worker) {
-    const Range part = PartOf(sampled.size(), 1, worker, workers_.size());
-    for (size_t j = part.begin; j < part.end; ++j) {
-      const size_t i = sampled[j];
-      if (slices_[i].fault) continue;
-      Sequence& s = *plan_[i].sequence;
-      tokens[i] = s.sampler.Next(ops_, slices_[i].logits, s.tokens.size(), scratch_[worker]);
-    }
-  });
-
-  for (size_t i = 0; i < plan_.size(); ++i) {
-    Sequence& s = *plan_[i].sequence;
-    s.computed += plan_[i].rows;
-    if (slices_[i].fault) {
-      End(s, FinishReason::kFault,
-          Error{Code::kNumericFault,
-                "a value left the range of the arithmetic (" + Describe(slices_[i].fault) + ")"});
-    } else if (!tokens[i]) {
-      End(s, FinishReason::kFault, tokens[i].error());
-    } else if (slices_[i].logit_rows > 0) {
-      Deliver(s, *tokens[i], slices_[i].digest);
-    }
-  }
-}
-
-void Scheduler::Deliver(Sequence& s, int32_t token, const LogitsDigest& digest) {
-  s.tokens.push_back(token);
-  s.chain = LogitsChainNext(s.chain, digest);
-  ++counts_.sampled_tokens;
-  TokenEvent event{token, digest, s.text.Push(TextOf(tokenizer_, token))};
-  const bool ended = !s.ignore_eos && tokenizer_.IsEnd(token);
-  const bool last = ended || s.tokens.size() >= s.end_size;
-  if (last) event.text += s.text.Finish();
-  if (s.callbacks.on_token) s.callbacks.on_token(event);
-  if (ended || s.text.stopped()) {
-    End(s, FinishReason::kStop);
-  } else if (last) {
-    End(s, FinishReason::kLength);
-  }
-}
-
-void Scheduler::End(Sequence& s, FinishReason reason, Error error) {
-  cache_.Release(s.pages);
-  s.ended = true;
-  if (!s.callbacks.on_finish) return;
-  Finish finish;
-  finish.reason = reason;
-  finish.error = std::move(error);
-  finish.prompt_tokens = static_cast<uint32_t>(s.prompt_size);
-  finish.generated_tokens = static_cast<uint32_t>(s.tokens.size() - s.prompt_size);
-  if (s.text.stopped()) finish.stop = s.text.stop();
-  finish.logits_chain = s.chain;
-  s.callbacks.on_finish(finish);
+// Chunks end at pages where they can, so that what was computed can be shared.
+size_t Scheduler::PrefillRows(Sequence& s, size_t budget, size_t logit_budget) {
+  size_t rows = std::min(s.pending(), budget);
+  if (s.scores()) rows = std::min(rows, logit_budget + (s.scored - std::min(s.scored, s.computed)));
+  if (rows == s.pending()) return rows;
+  const size_t end = (s.computed + rows) / KvCache::kPageTokens * KvCache::kPageTokens;
+  return end > s.computed ? end - s.computed : rows;
 }
 
 void Scheduler::Publish() {
   counts_.running = static_cast<uint32_t>(running_.size());
-  counts_.waiting = static_cast<uint32_t>(waiting_.size());
+  counts_.waiting = static_cast<uint32_t>(queue_.size());
   counts_.kv_pages = static_cast<uint32_t>(cache_.page_count());
-  counts_.kv_pages_used = static_cast<uint32_t>(cache_.page_count() - cache_.free_pages());
+  counts_.kv_pages_used = static_cast<uint32_t>(cache_.page_count() - pages_.available());
+  counts_.kv_pages_cached = static_cast<uint32_t>(pages_.remembered());
   std::lock_guard lock(mutex_);
   published_ = counts_;
 }

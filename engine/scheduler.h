@@ -1,29 +1,34 @@
 // The batch and the one thread that owns it. Every step takes the running sequences, gives each the
-// rows it can have (one for a sequence that generates, a chunk of its tokens for one that does not
-// stand at its end yet), runs one forward pass, and samples where a sequence's last row was in it.
+// rows it can have (first one for each sequence that generates, then chunks of their tokens to
+// those that do not stand at their end yet), runs one forward pass, and samples where a sequence's
+// last row was in it.
 //
 // Since a row's bits depend on its own sequence alone, every decision here is about speed and
 // fairness only; a sequence whose pages are needed by others is simply computed again later, with
-// equal results.
+// equal results, or with what the prefix cache still has of it.
 #pragma once
 
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
 #include "engine/engine.h"
+#include "engine/fair_queue.h"
 #include "engine/forward.h"
 #include "engine/kv_cache.h"
 #include "engine/model.h"
-#include "engine/text_stream.h"
+#include "engine/prefix_cache.h"
+#include "engine/sequence.h"
 #include "engine/tokenizer.h"
 #include "engine/worker_pool.h"
 #include "kernels/ops.h"
@@ -38,6 +43,7 @@ class Scheduler {
     uint32_t max_batch = 1;
     uint32_t prefill_chunk = 1;
     uint32_t queue_limit = 1;
+    bool prefix_cache = true;
   };
 
   // All borrowed but the cache; starts the thread, which from then on is the one that uses
@@ -53,26 +59,6 @@ class Scheduler {
   EngineStats stats() const;
 
  private:
-  // One request. `tokens` is the prompt and what was generated; the first `computed` of them are in
-  // the KV cache.
-  struct Sequence {
-    Sequence(uint64_t id, GenerateRequest request, GenerateCallbacks callbacks);
-    uint64_t id;
-    GenerateCallbacks callbacks;
-    std::vector<int32_t> tokens;
-    size_t prompt_size;
-    size_t end_size;  // tokens.size() at which max_tokens or the context ends it
-    bool ignore_eos;
-    bool low_priority;
-    Sampler sampler;
-    TextStream text;
-    Digest chain;
-    std::vector<uint8_t*> pages;
-    size_t computed = 0;
-    bool ended = false;  // on_finish was called; the step takes it out of running_
-  };
-  using SequencePtr = std::unique_ptr<Sequence>;
-
   Status Check(const GenerateRequest& request) const;
 
   // The thread, and its step.
@@ -82,41 +68,78 @@ class Scheduler {
   void Admit();
   void PlanBatch();
   void RunBatch();
-  void Deliver(Sequence& sequence, int32_t token, const LogitsDigest& digest);
 
+  // Places in the batch.
   bool HasRoomFor(const Sequence& sequence) const;
-  void PreemptLast();  // the last of running_ waits again, without its pages
-  void End(Sequence& sequence, FinishReason reason, Error error = {});
+  void Begin(SequencePtr sequence);
+  Sequence* Largest() const;  // of the tenant that runs most, the youngest; of low priority first
+  Sequence* MayGiveWayTo(const Sequence& next) const;
+  void Preempt(Sequence& sequence);  // it waits again, without its pages
+  bool MakeRoom(Sequence& sequence, size_t tokens);
+  void Reuse(Sequence& sequence);  // of what others computed
+  size_t PrefillRows(Sequence& sequence, size_t budget, size_t logit_budget);
+
+  // What follows a forward pass.
+  struct Draw;
+  void Compute(Draw& draw, kernels::SamplingScratch& scratch, std::vector<float>& copy);
+  void Deliver(size_t slice, std::span<Draw> draws);
+  void DeliverPrompt(Sequence& sequence, TokenLogprobs logprobs);
+  void DeliverToken(Sequence& sequence, const Draw& draw, const LogitsDigest& digest);
+  bool GivePlace(const Sequence& from, Sequence& fork);
+
+  // Ends.
+  void EndChoice(Sequence& sequence, FinishReason reason);
+  void EndScored(Sequence& sequence);
+  void EndRequest(Request& request, Finish::Outcome outcome, Error error = {});
+  void Leave(Sequence& sequence);
+  void DropEnded();
+  void Unqueue(const Request& request);  // with mutex_
   void Publish();
 
   const Model& model_;
   const Tokenizer& tokenizer_;
   const kernels::Ops& ops_;
   KvCache cache_;
+  PrefixCache pages_;
   WorkerPool& workers_;
   const Limits limits_;
   Forward forward_;
-  std::vector<kernels::SamplingScratch> scratch_;  // per worker
+  struct Scratch {
+    kernels::SamplingScratch sampling;
+    std::vector<float> logits;
+  };
+  std::vector<Scratch> scratch_;  // per worker
 
-  // The thread's own. Both in the order in which requests count: normal before low priority, older
-  // before younger.
-  std::vector<SequencePtr> running_;
-  std::deque<SequencePtr> waiting_;
+  // The thread's own.
+  std::vector<SequencePtr> running_;  // in the order in which they count
+  FairQueue queue_;
   struct Planned {
     Sequence* sequence;
     size_t rows;
   };
   std::vector<Planned> plan_;
   std::vector<Slice> slices_;
+  std::vector<SequencePtr> forks_;  // that begin in this step, with a place
+  size_t forks_given_ = 0;          // places that they and those that ended at once were given
+  bool any_finished_ = false;       // since DropEnded
   EngineStats counts_;
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable wake_;
-  std::vector<SequencePtr> submitted_;
+  struct Submitted {
+    std::shared_ptr<Request> request;
+    std::vector<SequencePtr> sequences;
+  };
+  std::vector<Submitted> submitted_;
   std::unordered_set<uint64_t> cancelled_;
+  std::map<std::pair<bool, std::string>, uint32_t> queued_of_;  // per tenant, as queued_
+  uint32_t queued_ = 0;                                         // requests that have not begun
+  // Requests that began since a time at which some wait, at most 64.
+  std::deque<int64_t> began_micros_;
+  int64_t queue_since_micros_ = 0;
   uint64_t next_id_ = 1;
   bool stopping_ = false;
-  EngineStats published_;  // `waiting` counts waiting_; submitted_ comes on top
+  EngineStats published_;
 
   std::thread thread_;  // last: it uses everything above
 };

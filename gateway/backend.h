@@ -92,6 +92,7 @@ struct RunObserver {
 struct RunOptions {
   uint64_t seed = 0;        // in force where the client gave none (FINGERPRINT.md)
   bool background = false;  // runs where nobody else wants the place (verification)
+  std::string tenant{};     // whose turn it takes
   // Of an upstream: sent beside the request's own headers, and no part of the request
   // (traceparent).
   Headers headers{};

@@ -1,6 +1,7 @@
 #include "gateway/engine_backend.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/crypto.h"
@@ -23,8 +24,21 @@ HttpError BadRequest(std::string message, std::string param, std::string code) {
           .code = std::move(code)};
 }
 
+// Clients wait for no longer than a minute.
+constexpr double kLongestWait = 60;
+
+// queue_seconds: of EngineStats.
+HttpError QueueFull(double queue_seconds) {
+  const double seconds = std::clamp(std::ceil(queue_seconds), 1.0, kLongestWait);
+  return {.status = 429,
+          .message = "The engine's queue is full; try again shortly.",
+          .type = "rate_limit_error",
+          .code = "queue_full",
+          .headers = {{"retry-after", std::to_string(static_cast<int>(seconds))}}};
+}
+
 // What the engine refuses or reports, as the client sees it.
-HttpError FromEngine(const Error& error) {
+HttpError FromEngine(const Error& error, double queue_seconds = 0) {
   switch (error.code) {
     case Code::kInvalid: {
       // The engine's messages begin with the field: "stop: each string must be ...".
@@ -34,11 +48,7 @@ HttpError FromEngine(const Error& error) {
       return BadRequest(error.message, named ? field : "", "invalid_value");
     }
     case Code::kUnavailable:
-      return {.status = 429,
-              .message = "The engine's queue is full; try again shortly.",
-              .type = "rate_limit_error",
-              .code = "queue_full",
-              .headers = {{"retry-after", "1"}}};
+      return QueueFull(queue_seconds);
     case Code::kNumericFault:
       return {.status = 500,
               .message =
@@ -140,14 +150,18 @@ class EngineRun : public Run {
 };
 
 RunEnd ToRunEnd(const engine::Finish& finish) {
-  switch (finish.reason) {
-    case engine::FinishReason::kCancelled:
-      return {.outcome = RunEnd::Outcome::kCancelled, .error = {}, .cause = "cancelled"};
-    case engine::FinishReason::kFault:
-      return {RunEnd::Outcome::kFailed, FromEngine(finish.error), CodeName(finish.error.code)};
-    default:
-      return {};
-  }
+  using Outcome = engine::Finish::Outcome;
+  if (finish.outcome == Outcome::kComplete) return {};
+  RunEnd end{.outcome = RunEnd::Outcome::kCancelled};
+  end.cause = "cancelled";
+  if (finish.outcome == Outcome::kCancelled) return end;
+  end.outcome = RunEnd::Outcome::kFailed;
+  end.error = FromEngine(finish.error);
+  end.cause = CodeName(finish.error.code);
+  // Layer and operation, for the record.
+  end.report = json::Value::MakeObject();
+  end.report.Set("fault", finish.error.message);
+  return end;
 }
 
 class EnginePrepared : public PreparedRequest {
@@ -173,7 +187,9 @@ class EnginePrepared : public PreparedRequest {
   const json::Value& identity() const override { return identity_; }
   std::string system_fingerprint() const override { return system_fingerprint_; }
   uint32_t choices() const override { return 1; }
-  uint32_t prompt_tokens() const override { return static_cast<uint32_t>(request_.prompt.size()); }
+  uint32_t prompt_tokens() const override {
+    return static_cast<uint32_t>(request_.prompts[0].size());
+  }
 
   json::Value parameters() const override {
     const engine::SamplingParams& s = request_.sampling;
@@ -218,20 +234,21 @@ class EnginePrepared : public PreparedRequest {
     engine::GenerateRequest request = request_;
     request.sampling.seed = seed_.value_or(options.seed);
     request.low_priority = options.background;
+    request.tenant = options.tenant;
     engine::GenerateCallbacks callbacks;
     callbacks.on_token = [on_piece = observer.on_piece](const engine::TokenEvent& event) {
       on_piece({.choice = 0, .token = event.token, .digest = event.digest, .text = event.text});
     };
-    callbacks.on_finish = [observer](const engine::Finish& finish) {
-      const bool length = finish.reason == engine::FinishReason::kLength;
-      if (length || finish.reason == engine::FinishReason::kStop) {
-        observer.on_choice_end(
-            {0, length ? "length" : "stop", finish.logits_chain, length ? "" : finish.stop});
-      }
-      observer.on_end(ToRunEnd(finish));
+    callbacks.on_choice_finish = [on_end =
+                                      observer.on_choice_end](const engine::ChoiceFinish& finish) {
+      const bool stopped = finish.reason == engine::FinishReason::kStop;
+      on_end({finish.choice, stopped ? "stop" : "length", finish.logits_chain, finish.stop});
+    };
+    callbacks.on_finish = [on_end = observer.on_end](const engine::Finish& finish) {
+      on_end(ToRunEnd(finish));
     };
     auto id = engine_->Submit(std::move(request), std::move(callbacks));
-    if (!id.ok()) return FromEngine(id.error());
+    if (!id.ok()) return FromEngine(id.error(), engine_->stats().queue_seconds);
     return std::unique_ptr<Run>(std::make_unique<EngineRun>(engine_, *id));
   }
 
@@ -283,7 +300,7 @@ Answered<std::shared_ptr<const PreparedRequest>> EngineBackend::Prepare(
   }
   engine::GenerateRequest generate;
   if (request.endpoint == Endpoint::kCountTokens) {
-    generate.prompt = std::move(tokens);
+    generate.prompts = {std::move(tokens)};
     return std::shared_ptr<const PreparedRequest>(std::make_shared<TokenCount>(
         engine_, std::move(generate), request.seed, digest, false, options.clock_micros));
   }
@@ -293,7 +310,7 @@ Answered<std::shared_ptr<const PreparedRequest>> EngineBackend::Prepare(
   // Where the context decides the length, it decides the answer.
   const bool counts = std::get<uint32_t>(max_tokens) != request.max_tokens;
 
-  generate.prompt = std::move(tokens);
+  generate.prompts = {std::move(tokens)};
   generate.sampling = request.sampling;
   generate.max_tokens = std::get<uint32_t>(max_tokens);
   generate.stop = request.stop;

@@ -105,6 +105,7 @@ Result<std::shared_ptr<engine::Engine>> LoadEngine(const std::string& name,
   options.context_limit = ToU32(config.context_limit);
   options.prefill_chunk = ToU32(config.prefill_chunk);
   options.queue_limit = ToU32(config.queue_limit);
+  options.prefix_cache = config.prefix_cache;
   options.isa = config.isa;
   std::string last_step;
   int64_t last_line = 0;

@@ -195,7 +195,7 @@ std::shared_ptr<const Call> Runs::Next(Flight& flight, size_t& next, json::Value
 }
 
 asio::awaitable<void> Runs::RunOnce(const Call& call, std::shared_ptr<Flight> flight) {
-  RunOptions run{.seed = call.seed};
+  RunOptions run{.seed = call.seed, .tenant = call.principal.tenant};
   if (call.prepared->external()) {
     AddTraceHeaders(call.headers, options_.generate_traceparent, RandomBytes(kTraceRandomBytes),
                     run.headers);

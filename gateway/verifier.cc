@@ -187,7 +187,9 @@ void Verifier::Fail(const Verification& v, std::optional<uint64_t> intent, const
 std::optional<Transcript> Verifier::Execute(const Verification& v, std::optional<uint64_t> intent) {
   const PreparedRequest& prepared = *v.call->prepared;
   auto execution = std::make_shared<Execution>(prepared.choices());
-  auto started = prepared.Start({.seed = v.call->seed, .background = true}, Observe(execution));
+  auto started =
+      prepared.Start({.seed = v.call->seed, .background = true, .tenant = v.call->principal.tenant},
+                     Observe(execution));
   if (auto* error = std::get_if<HttpError>(&started)) {
     Fail(v, intent, CauseOf(*error), error->message);
     return std::nullopt;

@@ -58,8 +58,9 @@ struct EngineConfig {
   uint64_t kv_tokens = 0;      // size of the KV cache; 0: chosen for the model
   uint64_t context_limit = 0;  // positions of a sequence; 0: the model's
   uint64_t prefill_chunk = 256;
-  uint64_t queue_limit = 1024;
-  std::string isa;  // "scalar", "avx2", "avx512vnni"; "": the best of this machine
+  uint64_t queue_limit = 1024;  // requests of a tenant that wait
+  bool prefix_cache = true;     // what prompts begin with is computed once, within a tenant
+  std::string isa;              // "scalar", "avx2", "avx512vnni"; "": the best of this machine
 };
 
 struct Config {

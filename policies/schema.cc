@@ -281,6 +281,7 @@ std::vector<Row> ConfigRows(Config& c) {
       Integer("engine.context_limit", e.context_limit, 0, 1 << 30),
       Integer("engine.prefill_chunk", e.prefill_chunk, 1, 65'536),
       Integer("engine.queue_limit", e.queue_limit, 0, 1'000'000),
+      Flag("engine.prefix_cache", e.prefix_cache),
       Choice("engine.isa", e.isa, {"scalar", "avx2", "avx512vnni"}),
       UpstreamsRow(c.upstreams),
       AccessRow(c.access),

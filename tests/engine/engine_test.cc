@@ -4,96 +4,21 @@
 
 #include <gtest/gtest.h>
 
-#include <future>
+#include <functional>
 #include <latch>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "base/bytes.h"
 #include "kernels/isa.h"
 #include "tests/engine/gguf_writer.h"
+#include "tests/engine/requests.h"
 #include "tests/engine/test_files.h"
 
 namespace verbatim::engine {
 namespace {
 
 constexpr int32_t kEnd = 258;  // <|im_end|> of the small model
-
-std::unique_ptr<Engine> Load(EngineOptions options, const GgufWriter& model = MakeSmallModel()) {
-  const TemporaryFile file(model.Build());
-  options.path = file.path();
-  if (options.threads == 0) options.threads = 1;
-  Result<std::unique_ptr<Engine>> engine = Engine::Load(options);
-  EXPECT_TRUE(engine.ok()) << (engine.ok() ? "" : engine.error().message);
-  return engine.ok() ? std::move(*engine) : nullptr;
-}
-
-struct Answer {
-  std::vector<int32_t> tokens;
-  std::vector<LogitsDigest> digests;
-  std::string text;
-  Finish finish;
-  friend bool operator==(const Answer& a, const Answer& b) {
-    return a.tokens == b.tokens && a.digests == b.digests && a.text == b.text &&
-           a.finish.reason == b.finish.reason && a.finish.logits_chain == b.finish.logits_chain;
-  }
-};
-
-// A request under way; `at` is called on the engine's thread after each token.
-class Running {
- public:
-  Running(Engine& engine, GenerateRequest request, std::function<void(size_t tokens)> at = {})
-      : at_(std::move(at)) {
-    GenerateCallbacks callbacks;
-    callbacks.on_token = [this](const TokenEvent& e) {
-      answer_.tokens.push_back(e.token);
-      answer_.digests.push_back(e.digest);
-      answer_.text += e.text;
-      EXPECT_TRUE(IsUtf8(e.text));
-      if (at_) at_(answer_.tokens.size());
-    };
-    callbacks.on_finish = [this](const Finish& f) {
-      answer_.finish = f;
-      done_.set_value();
-    };
-    Result<uint64_t> id = engine.Submit(std::move(request), std::move(callbacks));
-    EXPECT_TRUE(id.ok()) << (id.ok() ? "" : id.error().message);
-    if (!id) done_.set_value();
-    id_ = id.ok() ? *id : 0;
-  }
-  Answer Wait() {
-    done_.get_future().wait();
-    EXPECT_EQ(answer_.finish.generated_tokens, answer_.tokens.size());
-    return answer_;
-  }
-  uint64_t id() const { return id_; }
-
- private:
-  std::function<void(size_t)> at_;
-  Answer answer_;
-  std::promise<void> done_;
-  uint64_t id_ = 0;
-};
-
-std::vector<int32_t> RandomPrompt(size_t size, uint64_t seed) {
-  std::vector<int32_t> prompt;
-  for (size_t i = 0; i < size; ++i) {
-    seed = seed * 6364136223846793005u + 1442695040888963407u;
-    prompt.push_back(static_cast<int32_t>(seed >> 33) % 256);
-  }
-  return prompt;
-}
-
-GenerateRequest Request(size_t prompt_size, uint32_t max_tokens, uint64_t seed) {
-  GenerateRequest r;
-  r.prompt = RandomPrompt(prompt_size, seed);
-  r.max_tokens = max_tokens;
-  r.ignore_eos = true;
-  r.sampling.temperature = 1;
-  r.sampling.seed = seed;
-  return r;
-}
 
 // Three requests whose answers everything is compared with: greedy, sampled with penalties, and one
 // that crosses pages of the cache.
@@ -152,7 +77,7 @@ TEST(Engine, NothingAroundARequestChangesItsAnswer) {
                                    std::to_string(threads) + " threads, batch " +
                                    std::to_string(batch) + ", chunk " + std::to_string(chunk);
           ExpectSame(*engine, want, batch - 1, what);
-          shared += engine->stats().shared_steps;
+          shared += IdleStats(*engine).shared_steps;
           compared += 3 * 20;
         }
       }
@@ -197,7 +122,7 @@ TEST(Engine, ASmallCacheChangesNoAnswer) {
   }
   ExpectSame(*engine, want, 4, "4 pages");
   for (const auto& other : others) other->Wait();
-  const EngineStats stats = engine->stats();
+  const EngineStats stats = IdleStats(*engine);
   EXPECT_GT(stats.preempted, 0u);
   EXPECT_EQ(stats.kv_pages, 4u);
 }
@@ -212,7 +137,7 @@ TEST(Engine, ConcurrentRequestsShareAForwardPass) {
   submitted.count_down();
   first.Wait();
   second.Wait();
-  EXPECT_GE(engine->stats().shared_steps, 25u);
+  EXPECT_GE(IdleStats(*engine).shared_steps, 25u);
 }
 
 TEST(Engine, EndOfTextEndsTheAnswerAndCountsInTheDigests) {
@@ -223,16 +148,16 @@ TEST(Engine, EndOfTextEndsTheAnswerAndCountsInTheDigests) {
   const Answer answer = Running(*engine, r).Wait();
   EXPECT_EQ(answer.tokens, std::vector<int32_t>{kEnd});
   EXPECT_EQ(answer.text, "");
-  EXPECT_EQ(answer.finish.reason, FinishReason::kStop);
-  EXPECT_EQ(answer.finish.stop, "");
+  EXPECT_EQ(answer.choice.reason, FinishReason::kStop);
+  EXPECT_EQ(answer.choice.stop, "");
   EXPECT_EQ(answer.finish.prompt_tokens, 4u);
-  EXPECT_EQ(answer.finish.logits_chain, LogitsChainNext(LogitsChainStart(), answer.digests[0]));
+  EXPECT_EQ(answer.choice.logits_chain, LogitsChainNext(LogitsChainStart(), answer.digests[0]));
 
   r.ignore_eos = true;
   const Answer longer = Running(*engine, r).Wait();
   EXPECT_EQ(longer.tokens, std::vector<int32_t>(10, kEnd));
   EXPECT_EQ(longer.text, "");
-  EXPECT_EQ(longer.finish.reason, FinishReason::kLength);
+  EXPECT_EQ(longer.choice.reason, FinishReason::kLength);
 }
 
 TEST(Engine, StopStringsEndTheTextBeforeThem) {
@@ -248,8 +173,8 @@ TEST(Engine, StopStringsEndTheTextBeforeThem) {
   r.stop = {"never", stop};
   const Answer stopped = Running(*engine, r).Wait();
   EXPECT_EQ(stopped.text, whole.text.substr(0, at));
-  EXPECT_EQ(stopped.finish.reason, FinishReason::kStop);
-  EXPECT_EQ(stopped.finish.stop, stop);
+  EXPECT_EQ(stopped.choice.reason, FinishReason::kStop);
+  EXPECT_EQ(stopped.choice.stop, stop);
   EXPECT_EQ(stopped.tokens.size(), at + 4);  // the tokens of the stop string are in the chain
 }
 
@@ -259,17 +184,27 @@ TEST(Engine, LengthIsBoundedByMaxTokensAndContext) {
   EXPECT_EQ(Running(*engine, Request(30, 4, 1)).Wait().tokens.size(), 4u);
   const Answer full = Running(*engine, Request(30, 100, 1)).Wait();
   EXPECT_EQ(full.tokens.size(), 10u);
-  EXPECT_EQ(full.finish.reason, FinishReason::kLength);
-  EXPECT_EQ(Running(*engine, Request(39, 0, 1)).Wait().tokens.size(), 1u);
+  EXPECT_EQ(full.choice.reason, FinishReason::kLength);
+  EXPECT_EQ(Running(*engine, Request(39, UINT32_MAX, 1)).Wait().tokens.size(), 1u);
 }
 
 TEST(Engine, WrongRequestsAreRefusedByField) {
   const auto engine = Load({.context_limit = 40});
   const std::pair<const char*, std::function<void(GenerateRequest&)>> cases[] = {
-      {"prompt:", [](GenerateRequest& r) { r.prompt.clear(); }},
-      {"prompt:", [](GenerateRequest& r) { r.prompt.resize(40); }},
-      {"prompt:", [](GenerateRequest& r) { r.prompt[0] = 259; }},
-      {"prompt:", [](GenerateRequest& r) { r.prompt[0] = -1; }},
+      {"prompt:", [](GenerateRequest& r) { r.prompts[0].clear(); }},
+      {"prompt:", [](GenerateRequest& r) { r.prompts[0].resize(40); }},
+      {"prompt:", [](GenerateRequest& r) { r.prompts[0][0] = 259; }},
+      {"prompt:", [](GenerateRequest& r) { r.prompts[0][0] = -1; }},
+      {"prompt:", [](GenerateRequest& r) { r.prompts.clear(); }},
+      {"prompt:", [](GenerateRequest& r) { r.prompts.emplace_back(); }},
+      {"n:", [](GenerateRequest& r) { r.choices = 0; }},
+      {"n:",
+       [](GenerateRequest& r) {
+         r.prompts.assign(2, {1});
+         r.choices = 513;
+       }},
+      {"logprobs:", [](GenerateRequest& r) { r.logprobs = 101; }},
+      {"logprobs:", [](GenerateRequest& r) { r.prompt_logprobs = true; }},
       {"stop:", [](GenerateRequest& r) { r.stop = {""}; }},
       {"stop:", [](GenerateRequest& r) { r.stop = {"\xff"}; }},
       {"stop:", [](GenerateRequest& r) { r.stop.assign(65, "x"); }},
@@ -322,9 +257,9 @@ TEST(Engine, CancelEndsARequestAndOnlyThatOne) {
   engine->Cancel(123456);  // unknown
   ready.count_down();
   const Answer answer = cancelled.Wait();
-  EXPECT_EQ(answer.finish.reason, FinishReason::kCancelled);
+  EXPECT_EQ(answer.finish.outcome, Finish::Outcome::kCancelled);
   EXPECT_EQ(answer.tokens.size(), 3u);
-  EXPECT_EQ(waiting.Wait().finish.reason, FinishReason::kCancelled);
+  EXPECT_EQ(waiting.Wait().finish.outcome, Finish::Outcome::kCancelled);
   EXPECT_TRUE(neighbour.Wait() == want);
 }
 
@@ -350,7 +285,7 @@ TEST(Engine, LowPriorityGivesUpItsPlaceAndLosesNothing) {
   EXPECT_TRUE(verification.Wait() == want);
   normal.Wait();
   EXPECT_EQ(order, (std::vector<int>{1, 2}));
-  EXPECT_GT(engine->stats().preempted, 0u);
+  EXPECT_GT(IdleStats(*engine).preempted, 0u);
 }
 
 TEST(Engine, StoppingTheEngineEndsWhatRuns) {
@@ -362,8 +297,8 @@ TEST(Engine, StoppingTheEngineEndsWhatRuns) {
   Running waiting(*engine, Request(3, 400, 1));
   ready.count_down();
   engine.reset();
-  EXPECT_EQ(running.Wait().finish.reason, FinishReason::kCancelled);
-  EXPECT_EQ(waiting.Wait().finish.reason, FinishReason::kCancelled);
+  EXPECT_EQ(running.Wait().finish.outcome, Finish::Outcome::kCancelled);
+  EXPECT_EQ(waiting.Wait().finish.outcome, Finish::Outcome::kCancelled);
 }
 
 // Token 7 has a value where all others have zero, and a gain that carries it out of range.
@@ -381,12 +316,12 @@ TEST(Engine, AFaultEndsItsRequestAndNoOther) {
   const auto engine = Load({.threads = 2}, model);
 
   GenerateRequest good = Request(6, 20, 1), bad = Request(6, 20, 1);
-  for (int32_t& id : good.prompt) id = 20 + id % 50;
+  for (int32_t& id : good.prompts[0]) id = 20 + id % 50;
   good.sampling.logit_bias = {{7, -1000.0f}};
-  bad.prompt = good.prompt;
-  bad.prompt[3] = 7;
+  bad.prompts = good.prompts;
+  bad.prompts[0][3] = 7;
   const Answer want = Running(*engine, good).Wait();
-  EXPECT_EQ(want.finish.reason, FinishReason::kLength);
+  EXPECT_EQ(want.choice.reason, FinishReason::kLength);
   std::latch submitted(1);
   Running neighbour(*engine, good, [&](size_t n) {
     if (n == 1) submitted.wait();
@@ -394,8 +329,11 @@ TEST(Engine, AFaultEndsItsRequestAndNoOther) {
   Running faulty(*engine, bad);
   submitted.count_down();
   const Answer fault = faulty.Wait();
-  EXPECT_EQ(fault.finish.reason, FinishReason::kFault);
+  EXPECT_EQ(fault.finish.outcome, Finish::Outcome::kFault);
   EXPECT_EQ(fault.finish.error.code, Code::kNumericFault);
+  EXPECT_NE(fault.finish.error.message.find("layer 0, attention norm, position 3"),
+            std::string::npos)
+      << fault.finish.error.message;
   EXPECT_TRUE(fault.tokens.empty());
   EXPECT_TRUE(neighbour.Wait() == want);
 }
@@ -424,7 +362,7 @@ TEST(Engine, TheDefaultModelIsInvariant) {
   if (path.empty()) GTEST_SKIP() << "no model; tools/fetch-model gets it";
   const auto probe = [] {
     GenerateRequest r;
-    r.prompt = {1, 9690, 198, 2683, 359, 253, 5356, 5646};
+    r.prompts = {{1, 9690, 198, 2683, 359, 253, 5356, 5646}};
     r.max_tokens = 12;
     r.ignore_eos = true;
     return r;
@@ -444,7 +382,7 @@ TEST(Engine, TheDefaultModelIsInvariant) {
     for (const auto& other : others) other->Wait();
     if (batch == 1) want = got;
     EXPECT_TRUE(got == want) << "batch " << batch;
-    EXPECT_EQ((*engine)->stats().shared_steps > 0, batch > 1);
+    EXPECT_EQ(IdleStats(**engine).shared_steps > 0, batch > 1);
   }
 }
 
