@@ -35,8 +35,8 @@ class Gateway {
   // Puts another configuration in force, for requests from now on, and the entry that says so comes
   // first: policy, tenants, access, upstreams, certificates, access log, log level. What a running
   // server cannot take over (policies/reload.h), and anything wrong in it, rejects it whole: the
-  // old one stays, and an entry of kind `configuration` with outcome `rejected` says why. `next`
-  // may be the error that the file gave. Blocks; one thread at a time.
+  // old one stays, and an entry of kind `configuration_changed` with outcome `rejected` says why.
+  // `next` may be the error that the file gave. Blocks; one thread at a time.
   virtual Status Reload(const Result<policies::Config>& next) = 0;
 
   // Stops accepting, lets running requests finish for at most `limit`, then closes the ledger.

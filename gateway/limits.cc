@@ -158,15 +158,19 @@ HttpError BucketEmpty(const Bucket& bucket, const char* unit, uint64_t asked,
                  unit, wait);
 }
 
-HttpError NoBudget(const Scope& scope, const std::string& whose, int64_t now) {
+HttpError NoBudget(const Scope& scope, const std::string& whose, uint64_t tokens, int64_t now) {
   const bool daily = scope.budget.per == Period::kDay;
   HttpError error;
   error.status = 429;
-  error.message =
-      "The " + whose + "'s budget of " + std::to_string(scope.budget.tokens) + " tokens per " +
-      (daily ? "day" : "month") + " does not allow this request: " + std::to_string(scope.spent) +
-      " are spent and " + std::to_string(scope.reserved) + " reserved. It is whole again on " +
-      NextPeriod(scope.budget.per, now) + " (UTC).";
+  error.message = "The " + whose + "'s budget of " + std::to_string(scope.budget.tokens) +
+                  " tokens per " + (daily ? "day" : "month") +
+                  " does not allow this request, which may take up to " + std::to_string(tokens) +
+                  ": " + std::to_string(scope.spent) + " are spent and " +
+                  std::to_string(scope.reserved) + " reserved. " +
+                  (tokens > scope.budget.tokens
+                       ? "It is more than the whole budget: set max_tokens, or shorten the prompt."
+                       : "It is whole again on " + NextPeriod(scope.budget.per, now) +
+                             " (UTC); until then set max_tokens to what is left.");
   error.type = "insufficient_quota";
   error.code = "insufficient_quota";
   error.headers = {{"x-should-retry", "false"}};
@@ -181,7 +185,7 @@ std::optional<HttpError> TokensRefused(const Scope& scope, const char* whose, ui
   }
   const uint64_t budget = scope.budget.tokens;
   if (budget != 0 && scope.spent + scope.reserved + std::min(tokens, kMost) > budget) {
-    return NoBudget(scope, whose, now);
+    return NoBudget(scope, whose, tokens, now);
   }
   return std::nullopt;
 }

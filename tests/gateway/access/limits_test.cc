@@ -202,6 +202,12 @@ TEST(Limits, BudgetsOfDayAndMonth) {
     EXPECT_EQ(refused.refusal->code, "insufficient_quota");
     EXPECT_NE(refused.refusal->message.find(c.whole_again), std::string::npos)
         << refused.refusal->message;
+    EXPECT_NE(refused.refusal->message.find("up to 41"), std::string::npos);
+    const Allowance never = limiter->Admit(Caller(), 101, same);
+    ASSERT_TRUE(never.refusal);
+    EXPECT_NE(never.refusal->message.find("more than the whole budget: set max_tokens"),
+              std::string::npos)
+        << never.refusal->message;
     EXPECT_FALSE(limiter->Admit(Caller(), 40, same).refusal);
     const int64_t next = ParseTime(c.next).value();
     EXPECT_FALSE(limiter->Admit(Caller(), 100, next).refusal) << c.next;
