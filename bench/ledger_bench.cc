@@ -1,15 +1,14 @@
 // What the ledger costs and how it grows.
 //   ledger_bench appends [--seconds S] [--repeats N] [--folder DIR]
 //     Durable appends a second through the ledger, at 1, 8 and 64 concurrent appenders, each beside
-//     RocksDB alone in the same run, interleaved: as many bytes an append (a record, its SHA-256
-//     and a counter), one batch and one sync for as many appends as the ledger's commits had at the
-//     mean, one thread, no queue.
+//     RocksDB alone in the same run, interleaved: the ledger's options and as many bytes an append
+//     (a record, its SHA-256 and a counter), one batch and one sync for as many appends as the
+//     ledger's commits had at the mean, one thread, no queue.
 //   ledger_bench log [--entries N] [--folder DIR] [--keep]
 //     A log of N entries (1,000,000): memory on the way, bytes on disk, the time of inclusion and
-//     consistency proofs, and of fsck beside reading and hashing the same files. --keep leaves the
-//     folder, and a folder that is there is used as it is.
-#include <rocksdb/db.h>
-#include <rocksdb/write_batch.h>
+//     consistency proofs (of a database just opened, its files in the page cache), and of fsck
+//     beside reading and hashing the same files. --keep leaves the folder, and a folder that is
+//     there is used as it is.
 #include <unistd.h>
 
 #include <algorithm>
@@ -30,6 +29,7 @@
 #include "base/clock.h"
 #include "base/crypto.h"
 #include "store/fsck.h"
+#include "store/kv_rocksdb.h"
 #include "store/ledger.h"
 
 namespace verbatim {
@@ -143,16 +143,13 @@ class TheLedger {
   std::unique_ptr<store::Ledger> ledger_;
 };
 
-// RocksDB alone.
+// RocksDB alone, with the ledger's options.
 class RawDatabase {
  public:
   explicit RawDatabase(const std::string& folder) {
-    rocksdb::Options options;
-    options.create_if_missing = true;
-    options.write_buffer_size = size_t{32} << 20;
-    rocksdb::DB* db = nullptr;
-    CHECK(rocksdb::DB::Open(options, folder, &db).ok());
-    db_.reset(db);
+    auto kv = store::OpenRocksDb(folder, store::KvAccess::kReadWrite);
+    CHECK(kv.ok());
+    kv_ = std::move(*kv);
   }
 
   double Measure(size_t group, size_t bytes, double seconds) {
@@ -161,18 +158,15 @@ class RawDatabase {
     const std::string record(bytes > besides ? bytes - besides : 1, 'r');
     uint64_t done = 0;
     while (MonotonicMicros() < end) {
-      rocksdb::WriteBatch batch;
+      store::Batch batch;
       for (size_t i = 0; i < group; ++i) {
         std::string key;
         AppendU64(key, next_++);
-        const Digest hash = Sha256(record);
-        CHECK(batch.Put("r" + key, record).ok());
-        CHECK(batch.Put("h" + key, rocksdb::Slice(AsBytes(hash).data(), hash.size())).ok());
-        CHECK(batch.Put("counter", key).ok());
+        batch.Put(store::Table::kRecord, key, record);
+        batch.Put(store::Table::kLeaf, key, std::string(AsBytes(Sha256(record))));
+        batch.Put(store::Table::kMeta, "counter", key);
       }
-      rocksdb::WriteOptions options;
-      options.sync = true;
-      CHECK(db_->Write(options, &batch).ok());
+      CHECK(kv_->Commit(batch, true).ok());
       done += group;
     }
     return static_cast<double>(done) / Seconds(MonotonicMicros() - began);
@@ -180,7 +174,7 @@ class RawDatabase {
 
  private:
   uint64_t next_ = 0;
-  std::unique_ptr<rocksdb::DB> db_;
+  std::unique_ptr<store::Kv> kv_;
 };
 
 int Appends(const std::string& folder, double seconds, size_t repeats) {
