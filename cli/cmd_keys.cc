@@ -122,10 +122,6 @@ const char* StateOf(const StoredKey& key) {
   return key.expires != 0 && key.expires <= NowMicros() ? "expired" : "active";
 }
 
-const char* PeriodOf(const policies::Budget& budget) {
-  return budget.per == policies::Period::kDay ? "day" : "month";
-}
-
 json::Value ToJson(const StoredKey& key) {
   const auto list = [](const std::vector<std::string>& names) {
     json::Value out = json::Value::MakeArray();
@@ -144,7 +140,8 @@ json::Value ToJson(const StoredKey& key) {
       {"limits", json::Object{{"requests_per_minute", key.limits.requests_per_minute},
                               {"tokens_per_minute", key.limits.tokens_per_minute},
                               {"concurrent", key.limits.concurrent}}},
-      {"budget", json::Object{{"tokens", key.budget.tokens}, {"per", PeriodOf(key.budget)}}},
+      {"budget",
+       json::Object{{"tokens", key.budget.tokens}, {"per", policies::NameOf(key.budget.per)}}},
       {"created", time(key.created)},
       {"expires", time(key.expires)},
       {"revoked", time(key.revoked)}};
@@ -277,11 +274,14 @@ void AddKeys(CLI::App& app) {
       ->check(CLI::Range(uint64_t{0}, uint64_t{10'000'000'000}));
   make->add_option("--concurrent", flags->key.limits.concurrent, "Requests at once; 0: no limit")
       ->check(CLI::Range(uint64_t{0}, uint64_t{1'000'000'000}));
+  std::map<std::string, policies::Period> periods;
+  for (const auto per : {policies::Period::kDay, policies::Period::kMonth}) {
+    periods.emplace(policies::NameOf(per), per);
+  }
   make->add_option("--budget", flags->key.budget.tokens, "Tokens in each period; 0: no budget")
       ->check(CLI::Range(uint64_t{0}, policies::kMaxBudget));
   make->add_option("--budget-per", flags->key.budget.per, "day or month, of UTC (month)")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, policies::Period>{
-          {"day", policies::Period::kDay}, {"month", policies::Period::kMonth}}));
+      ->transform(CLI::CheckedTransformer(periods));
   make->add_option("--expires", flags->expires, "The day on which it ends, as 2027-01-31");
   make->add_flag("--json", flags->json, "Print one JSON object, with the key as \"secret\"");
   AddPlace(make, flags);

@@ -38,8 +38,6 @@ json::Value Limits(const policies::RateLimits& limits) {
                       {"concurrent", limits.concurrent}};
 }
 
-constexpr const char* kPeriods[] = {"day", "month"};  // by policies::Period
-
 json::Value ToJson(const StoredKey& key) {
   json::Value v = json::Object{{"id", key.id},
                                {"sha256", key.sha256},
@@ -51,8 +49,8 @@ json::Value ToJson(const StoredKey& key) {
                                {"limits", Limits(key.limits)},
                                {"created", FormatTime(key.created)}};
   if (key.budget.tokens != 0) {
-    v.Set("budget", json::Object{{"tokens", key.budget.tokens},
-                                 {"per", kPeriods[static_cast<int>(key.budget.per)]}});
+    v.Set("budget",
+          json::Object{{"tokens", key.budget.tokens}, {"per", policies::NameOf(key.budget.per)}});
   }
   if (key.expires != 0) v.Set("expires", FormatTime(key.expires));
   if (key.revoked != 0) v.Set("revoked", FormatTime(key.revoked));
@@ -110,9 +108,10 @@ bool ReadBudget(const json::Value& v, policies::Budget& out) {
     return false;
   }
   const auto n = tokens->AsUint64();
-  const auto* period = std::find(std::begin(kPeriods), std::end(kPeriods), per->as_string());
-  if (!n || *n > policies::kMaxBudget || period == std::end(kPeriods)) return false;
-  out = {*n, static_cast<policies::Period>(period - kPeriods)};
+  const auto& names = policies::kPeriodNames;
+  const auto period = std::find(names.begin(), names.end(), per->as_string());
+  if (!n || *n > policies::kMaxBudget || period == names.end()) return false;
+  out = {*n, static_cast<policies::Period>(period - names.begin())};
   return true;
 }
 

@@ -159,11 +159,10 @@ HttpError BucketEmpty(const Bucket& bucket, const char* unit, uint64_t asked,
 }
 
 HttpError NoBudget(const Scope& scope, const std::string& whose, uint64_t tokens, int64_t now) {
-  const bool daily = scope.budget.per == Period::kDay;
   HttpError error;
   error.status = 429;
   error.message = "The " + whose + "'s budget of " + std::to_string(scope.budget.tokens) +
-                  " tokens per " + (daily ? "day" : "month") +
+                  " tokens per " + std::string(policies::NameOf(scope.budget.per)) +
                   " does not allow this request, which may take up to " + std::to_string(tokens) +
                   ": " + std::to_string(scope.spent) + " are spent and " +
                   std::to_string(scope.reserved) + " reserved. " +

@@ -58,7 +58,7 @@ bool IsReplacement(const std::string& text) { return text.size() <= 1000; }
 
 void AddLimits(std::vector<Row>& rows, RateLimits& limits, Budget& budget) {
   rows.push_back(Integer("budget.tokens", budget.tokens, 0, kMaxBudget));
-  rows.push_back(Choice("budget.per", budget.per, {"day", "month"}));
+  rows.push_back(Choice("budget.per", budget.per, {kPeriodNames.begin(), kPeriodNames.end()}));
   rows.push_back(
       Integer("limits.requests_per_minute", limits.requests_per_minute, 0, kMaxRequests));
   rows.push_back(Integer("limits.tokens_per_minute", limits.tokens_per_minute, 0, kMaxTokens));

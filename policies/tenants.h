@@ -3,6 +3,8 @@
 // force.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -22,6 +24,8 @@ struct RateLimits {
 };
 
 enum class Period { kDay, kMonth };  // of the calendar, in UTC
+inline constexpr std::array<std::string_view, 2> kPeriodNames = {"day", "month"};  // by Period
+inline std::string_view NameOf(Period period) { return kPeriodNames[static_cast<size_t>(period)]; }
 
 inline constexpr uint64_t kMaxBudget = 1'000'000'000'000'000;
 
