@@ -536,25 +536,33 @@ class Checker {
     return {};
   }
 
-  // An entry that was found under its own fingerprint needs no other look, so long as no other row
-  // names it, too.
+  // A table whose rows name entries: `names` gives the entry of a row's value, where it is one. An
+  // entry that its own row led to needs no other look, so long as no other row names it, too.
+  template <typename Names, typename Check>
+  Status CheckRows(Table table, const char* kind, Settled& settled, const Names& names,
+                   const Check& check) {
+    Status scanned = kv_.Scan(table, "", "", [&](std::string_view, std::string_view value) {
+      settled.CountRow(names(value));
+      return true;
+    });
+    if (!scanned.ok()) return Note(kind, std::nullopt, scanned.error());
+    Status problem;
+    scanned = kv_.Scan(table, "", "", [&](std::string_view key, std::string_view value) {
+      if (!settled.IsSettled(names(value))) problem = check(key, value);
+      return problem.ok();
+    });
+    if (!scanned.ok()) return Note(kind, std::nullopt, scanned.error());
+    return problem;
+  }
+
   Status CheckIndex() {
     const auto names = [](std::string_view value) -> std::optional<uint64_t> {
       const Result<uint64_t> entry = DecodeU64(value);
       return entry.ok() ? std::optional(*entry) : std::nullopt;
     };
-    Status scanned = kv_.Scan(Table::kIndex, "", "", [&](std::string_view, std::string_view value) {
-      indexed_.CountRow(names(value));
-      return true;
-    });
-    if (!scanned.ok()) return Note("index", std::nullopt, scanned.error());
-    Status problem;
-    scanned = kv_.Scan(Table::kIndex, "", "", [&](std::string_view key, std::string_view value) {
-      if (!indexed_.IsSettled(names(value))) problem = CheckIndexRow(key, value);
-      return problem.ok();
-    });
-    if (!scanned.ok()) return Note("index", std::nullopt, scanned.error());
-    return problem;
+    return CheckRows(
+        Table::kIndex, "index", indexed_, names,
+        [this](std::string_view key, std::string_view value) { return CheckIndexRow(key, value); });
   }
 
   Status CheckIndexRow(std::string_view key, std::string_view value) {
@@ -594,25 +602,15 @@ class Checker {
     return std::move(*record);
   }
 
-  // As with the index.
   Status CheckReceipts() {
     const auto names = [](std::string_view value) -> std::optional<uint64_t> {
       const Result<ReceiptRow> row = DecodeReceiptRow(value);
       return row.ok() && row->row_key.empty() ? std::optional(row->entry) : std::nullopt;
     };
-    Status scanned =
-        kv_.Scan(Table::kReceipt, "", "", [&](std::string_view, std::string_view value) {
-          received_.CountRow(names(value));
-          return true;
-        });
-    if (!scanned.ok()) return Note("receipt", std::nullopt, scanned.error());
-    Status problem;
-    scanned = kv_.Scan(Table::kReceipt, "", "", [&](std::string_view id, std::string_view value) {
-      if (!received_.IsSettled(names(value))) problem = CheckReceiptRow(std::string(id), value);
-      return problem.ok();
-    });
-    if (!scanned.ok()) return Note("receipt", std::nullopt, scanned.error());
-    return problem;
+    return CheckRows(Table::kReceipt, "receipt", received_, names,
+                     [this](std::string_view id, std::string_view value) {
+                       return CheckReceiptRow(std::string(id), value);
+                     });
   }
 
   Status CheckReceiptRow(const std::string& id, std::string_view value) {
