@@ -34,8 +34,9 @@ Digest PrefixCache::KeyOf(uint64_t parent, std::span<const int32_t> tokens) {
   return Sha256(bytes);
 }
 
-uint32_t PrefixCache::Lookup(uint64_t parent, std::span<const int32_t> tokens) const {
-  const auto at = index_.find(KeyOf(parent, tokens));
+uint32_t PrefixCache::Lookup(const Digest& key, uint64_t parent,
+                             std::span<const int32_t> tokens) const {
+  const auto at = index_.find(key);
   if (at == index_.end()) return kNone;
   const Page& page = pages_[at->second];
   const bool same = page.parent == parent && std::equal(tokens.begin(), tokens.end(),
@@ -48,7 +49,8 @@ PrefixCache::Found PrefixCache::Find(uint64_t scope, std::span<const int32_t> to
   Found found;
   limit = std::min(limit, tokens.size());
   for (uint64_t parent = scope; keeps_ && found.tokens + kPageTokens <= limit;) {
-    const uint32_t at = Lookup(parent, tokens.subspan(found.tokens, kPageTokens));
+    const std::span<const int32_t> ids = tokens.subspan(found.tokens, kPageTokens);
+    const uint32_t at = Lookup(KeyOf(parent, ids), parent, ids);
     if (at == kNone) break;
     parent = pages_[at].id;
     found.pages_in_use += pages_[at].users > 0;
@@ -60,8 +62,8 @@ PrefixCache::Found PrefixCache::Find(uint64_t scope, std::span<const int32_t> to
 size_t PrefixCache::Extend(Pages& pages, std::span<const int32_t> tokens, size_t limit) {
   limit = std::min(limit, tokens.size());
   while (keeps_ && pages.known == pages.bytes.size() && (pages.known + 1) * kPageTokens <= limit) {
-    const uint32_t at =
-        Lookup(pages.last_known, tokens.subspan(pages.known * kPageTokens, kPageTokens));
+    const std::span<const int32_t> ids = tokens.subspan(pages.known * kPageTokens, kPageTokens);
+    const uint32_t at = Lookup(KeyOf(pages.last_known, ids), pages.last_known, ids);
     if (at == kNone) break;
     Use(at);
     pages.bytes.push_back(cache_.PageAt(at));
@@ -103,11 +105,12 @@ void PrefixCache::Remember(Pages& pages, std::span<const int32_t> tokens, size_t
     const size_t i = pages.known;
     const std::span<const int32_t> ids = tokens.subspan(i * kPageTokens, kPageTokens);
     const uint32_t own = IndexOf(pages.bytes[i]);
-    uint32_t at = Lookup(pages.last_known, ids);
+    const Digest key = KeyOf(pages.last_known, ids);
+    uint32_t at = Lookup(key, pages.last_known, ids);
     if (at == kNone) {
       at = own;
       Page& page = pages_[own];
-      page.key = KeyOf(pages.last_known, ids);
+      page.key = key;
       if (!index_.emplace(page.key, own).second) return;  // two contents of one key: this one waits
       page.id = next_id_++;
       page.parent = pages.last_known;

@@ -87,7 +87,8 @@ class PrefixCache {
 
   uint32_t IndexOf(const uint8_t* page) const;
   static Digest KeyOf(uint64_t parent, std::span<const int32_t> tokens);
-  uint32_t Lookup(uint64_t parent, std::span<const int32_t> tokens) const;
+  // key: KeyOf(parent, tokens).
+  uint32_t Lookup(const Digest& key, uint64_t parent, std::span<const int32_t> tokens) const;
   void Use(uint32_t page);
   void Evict();
 

@@ -395,17 +395,7 @@ TEST(Serving, WhatIsAvailableIsTheLeastOfMachineAndGroups) {
 // Token 7 alone leads out of range: where it is drawn or stands in a list, its request ends, and
 // nothing else.
 TEST(Serving, AFaultOfOneChoiceOrPromptEndsTheWholeRequest) {
-  GgufWriter model = MakeSmallModel();
-  uint64_t state = 1;
-  std::string table = RandomTensor(TensorType::kF32, 259 * 64, 0.5f, state);
-  std::string gain = RandomTensor(TensorType::kF32, 64, 1.0f, state);
-  for (size_t row = 0; row < 259; ++row) {
-    table.replace(row * 256, 4, LittleEndian(row == 7 ? 1.0f : 0.0f));
-  }
-  gain.replace(0, 4, LittleEndian(1e25f));
-  model.Tensor("token_embd.weight", {64, 259}, TensorType::kF32, table);
-  model.Tensor("blk.0.attn_norm.weight", {64}, TensorType::kF32, gain);
-  const auto engine = Load({.threads = 2}, model);
+  const auto engine = Load({.threads = 2}, ModelThatFaultsAtToken7());
 
   GenerateRequest good = Request(100, 20, 1);
   for (int32_t& id : good.prompts[0]) id = 20 + id % 50;
