@@ -9,6 +9,22 @@ import pytest
 import gateway_process
 
 
+# Of a configuration: upstreams beside one of OpenAI's kind.
+OTHER_KINDS = """\
+  azure:
+    kind: azure
+    url: {url}
+    api_version: 2024-10-21
+    models: {{"az-*": "dep-*"}}
+    breaker: {{failures: 0}}
+  anthropic:
+    kind: anthropic
+    url: {url}/v1
+    models: ["claude-*"]
+    breaker: {{failures: 0}}
+"""
+
+
 def wait_for(condition, seconds=10):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

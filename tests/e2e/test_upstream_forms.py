@@ -6,31 +6,25 @@ import json
 import openai
 import pytest
 
-from scripted_gateway import module_gateway, secret, wait_for
+from scripted_gateway import OTHER_KINDS, module_gateway, secret, wait_for
 from scripted_upstream import chat_answer, chat_events, chunk, event, fails, streams, whole
 
-CONFIG = """\
+CONFIG = (
+    """\
 upstreams:
   vendor:
     url: {url}/v1
     models: [m]
     retries: {{attempts: 1}}
     breaker: {{failures: 0}}
-  azure:
-    kind: azure
-    url: {url}
-    api_version: 2024-10-21
-    models: {{"az-*": "dep-*"}}
-    breaker: {{failures: 0}}
-  anthropic:
-    kind: anthropic
-    url: {url}/v1
-    models: ["claude-*"]
-    breaker: {{failures: 0}}
+"""
+    + OTHER_KINDS
+    + """\
 access:
   keys:
     - {{id: root, secret: "file:root", tenant: a, roles: [client, operator, auditor]}}
 {more}"""
+)
 gateway = module_gateway(CONFIG, ["root"])
 
 

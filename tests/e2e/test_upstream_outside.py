@@ -9,7 +9,7 @@ import pathlib
 import threading
 
 import gateway_process
-from scripted_gateway import module_gateway, secret, wait_for
+from scripted_gateway import OTHER_KINDS, module_gateway, secret, wait_for
 from scripted_upstream import (
     JSON,
     after,
@@ -20,7 +20,8 @@ from scripted_upstream import (
     whole,
 )
 
-CONFIG = """\
+CONFIG = (
+    """\
 server: {{access_log: access.log}}
 upstreams:
   vendor:
@@ -30,17 +31,9 @@ upstreams:
     headers: {{forward: [x-variant]}}
     retries: {{attempts: 1}}
     breaker: {{failures: 0}}
-  azure:
-    kind: azure
-    url: {url}
-    api_version: 2024-10-21
-    models: {{"az-*": "dep-*"}}
-    breaker: {{failures: 0}}
-  anthropic:
-    kind: anthropic
-    url: {url}/v1
-    models: ["claude-*"]
-    breaker: {{failures: 0}}
+"""
+    + OTHER_KINDS
+    + """\
   hasty:
     url: {url}/v1
     models: [hasty]
@@ -51,6 +44,7 @@ access:
   keys:
     - {{id: root, secret: "file:root", tenant: a, roles: [client, operator, auditor]}}
 {more}"""
+)
 gateway = module_gateway(CONFIG, ["root"])
 
 

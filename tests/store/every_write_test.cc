@@ -29,6 +29,22 @@ class CountedKv : public BorrowedKv {
   std::atomic<int> commits = 0;
 };
 
+// Calls life(fault, n, reached) for both ways of failing and n = 1, 2, ...: the n-th write of a
+// life fails in this way, once; `reached` says whether it had so many, and the first that has not
+// is the last one.
+template <typename Fault, typename Life>
+void EachFailure(Fault not_done, Fault but_reported, const char* write, const Life& life) {
+  for (const Fault fault : {not_done, but_reported}) {
+    bool reached = true;
+    for (int n = 1; reached; ++n) {
+      SCOPED_TRACE((fault == not_done ? "not done, " : "done but reported, ") + std::string(write) +
+                   " " + std::to_string(n));
+      life(fault, n, reached);
+      if (::testing::Test::HasFailure()) return;
+    }
+  }
+}
+
 class EveryWriteTest : public KnownLogFixture {
  protected:
   // `again`: "" or what makes the names of a second try other ones.
@@ -177,128 +193,104 @@ TEST_F(EveryWriteTest, BatchesOfTheDatabase) {
   KvMemory begun;
   Known known_then;
   ASSERT_NO_FATAL_FAILURE(Begin(begun, known_then));
-  for (const auto fault :
-       {KvMemory::Fault::kNotPersisted, KvMemory::Fault::kPersistedButReported}) {
-    bool reached = true;
-    for (int n = 1; reached; ++n) {
-      SCOPED_TRACE((fault == KvMemory::Fault::kNotPersisted ? "not persisted, batch "
-                                                            : "persisted but reported, batch ") +
-                   std::to_string(n));
-      BeginAgain();
-      const std::unique_ptr<KvMemory> kv = begun.Clone();
-      CountedKv counted(*kv);
-      Known known = known_then;
-      const FileFaults no_syncs(folder_.path(), 0, FileFaults::Fault::kNotDone);
-      kv->FailCommit(n, fault);
-      const int failures = Live(counted, known, [&] { ASSERT_TRUE(kv->Recover().ok()); });
-      reached = counted.commits >= n;
-      EXPECT_EQ(failures > 0, reached);
-      EXPECT_TRUE(reached || n > 10) << "a life has more batches than that";
-      // A restart, after which only what was synced is there.
-      ExpectKept(*kv->AfterPowerLoss(0), folder_.path(), known);
-      if (HasFailure()) return;
-    }
-  }
+  const auto life = [&](KvMemory::Fault fault, int n, bool& reached) {
+    BeginAgain();
+    const std::unique_ptr<KvMemory> kv = begun.Clone();
+    CountedKv counted(*kv);
+    Known known = known_then;
+    const FileFaults no_syncs(folder_.path(), 0, FileFaults::Fault::kNotDone);
+    kv->FailCommit(n, fault);
+    const int failures = Live(counted, known, [&] { ASSERT_TRUE(kv->Recover().ok()); });
+    reached = counted.commits >= n;
+    EXPECT_EQ(failures > 0, reached);
+    EXPECT_TRUE(reached || n > 10) << "a life has more batches than that";
+    // A restart, after which only what was synced is there.
+    ExpectKept(*kv->AfterPowerLoss(0), folder_.path(), known);
+  };
+  EachFailure(KvMemory::Fault::kNotPersisted, KvMemory::Fault::kPersistedButReported, "batch",
+              life);
 }
 
 TEST_F(EveryWriteTest, SyncsAndRenamesOfFiles) {
   KvMemory begun;
   Known known_then;
   ASSERT_NO_FATAL_FAILURE(Begin(begun, known_then));
-  for (const auto fault : {FileFaults::Fault::kNotDone, FileFaults::Fault::kDoneButReported}) {
-    bool reached = true;
-    for (int n = 1; reached; ++n) {
-      SCOPED_TRACE((fault == FileFaults::Fault::kNotDone ? "not done, operation "
-                                                         : "done but reported, operation ") +
-                   std::to_string(n));
-      BeginAgain();
-      const std::unique_ptr<KvMemory> kv = begun.Clone();
-      Known known = known_then;
-      FileFaults faults(folder_.path(), n, fault);
-      Live(*kv, known, [] {});
-      reached = faults.seen() >= n;
-      EXPECT_TRUE(reached || n > 5) << "a life has more operations than that";
-      faults.StopFailing();
-      ExpectKept(*kv->AfterPowerLoss(0), folder_.path(), known);
-      EXPECT_EQ(faults.Unsynced(), std::vector<std::string>());
-      if (HasFailure()) return;
-    }
-  }
+  const auto life = [&](FileFaults::Fault fault, int n, bool& reached) {
+    BeginAgain();
+    const std::unique_ptr<KvMemory> kv = begun.Clone();
+    Known known = known_then;
+    FileFaults faults(folder_.path(), n, fault);
+    Live(*kv, known, [] {});
+    reached = faults.seen() >= n;
+    EXPECT_TRUE(reached || n > 5) << "a life has more operations than that";
+    faults.StopFailing();
+    ExpectKept(*kv->AfterPowerLoss(0), folder_.path(), known);
+    EXPECT_EQ(faults.Unsynced(), std::vector<std::string>());
+  };
+  EachFailure(FileFaults::Fault::kNotDone, FileFaults::Fault::kDoneButReported, "operation", life);
 }
 
 // The folder of a log that has no entry yet: whatever fails, the next start succeeds.
 TEST_F(EveryWriteTest, SyncsAndRenamesOfAFirstStart) {
-  for (const auto fault : {FileFaults::Fault::kNotDone, FileFaults::Fault::kDoneButReported}) {
-    bool reached = true;
-    for (int n = 1; reached; ++n) {
-      SCOPED_TRACE((fault == FileFaults::Fault::kNotDone ? "not done, operation "
-                                                         : "done but reported, operation ") +
-                   std::to_string(n));
-      fs::remove_all(folder_.path());
-      fs::create_directory(folder_.path());
-      KvMemory kv;
-      Known known;
-      FileFaults faults(folder_.path(), n, fault);
-      Result<std::unique_ptr<Ledger>> opened = TryOpen(&kv);
-      if (!opened.ok()) {
-        ExpectOneLine(opened.error());
-        opened = TryOpen(&kv);
-      }
-      ASSERT_TRUE(opened.ok()) << opened.error().message;
-      reached = faults.seen() >= n;
-      known.answers["a"] = (*opened)->Append(Generated("a", "acme", "id-a")).value().entry;
-      (*opened)->Close().ok();  // the last head may be what fails
-      NoteHead(**opened, known);
-      opened->reset();
-      faults.StopFailing();
-      ExpectKept(*kv.AfterPowerLoss(0), folder_.path(), known);
-      EXPECT_EQ(faults.Unsynced(), std::vector<std::string>());
-      if (HasFailure()) return;
+  const auto life = [&](FileFaults::Fault fault, int n, bool& reached) {
+    fs::remove_all(folder_.path());
+    fs::create_directory(folder_.path());
+    KvMemory kv;
+    Known known;
+    FileFaults faults(folder_.path(), n, fault);
+    Result<std::unique_ptr<Ledger>> opened = TryOpen(&kv);
+    if (!opened.ok()) {
+      ExpectOneLine(opened.error());
+      opened = TryOpen(&kv);
     }
-  }
+    ASSERT_TRUE(opened.ok()) << opened.error().message;
+    reached = faults.seen() >= n;
+    known.answers["a"] = (*opened)->Append(Generated("a", "acme", "id-a")).value().entry;
+    (*opened)->Close().ok();  // the last head may be what fails
+    NoteHead(**opened, known);
+    opened->reset();
+    faults.StopFailing();
+    ExpectKept(*kv.AfterPowerLoss(0), folder_.path(), known);
+    EXPECT_EQ(faults.Unsynced(), std::vector<std::string>());
+  };
+  EachFailure(FileFaults::Fault::kNotDone, FileFaults::Fault::kDoneButReported, "operation", life);
 }
 
 // RocksDB's own syncs and renames, of its log, tables, manifest and CURRENT, from the first start
 // on.
 TEST_F(EveryWriteTest, SyncsAndRenamesOfTheDatabase) {
   const std::string database = folder_.path() + "/db";
-  for (const auto fault : {FileFaults::Fault::kNotDone, FileFaults::Fault::kDoneButReported}) {
-    bool reached = true;
-    for (int n = 1; reached; ++n) {
-      SCOPED_TRACE((fault == FileFaults::Fault::kNotDone ? "not done, operation "
-                                                         : "done but reported, operation ") +
-                   std::to_string(n));
-      fs::remove_all(folder_.path());
-      Known known;
-      FileFaults faults(database, n, fault);
-      Result<std::unique_ptr<Ledger>> opened = TryOpen(nullptr);
-      if (!opened.ok()) {
-        ExpectOneLine(opened.error());
-        opened = TryOpen(nullptr);
-      }
-      ASSERT_TRUE(opened.ok()) << opened.error().message;
-      for (const char* name : {"a", "b", "c"}) {
-        const auto answer = [&](const std::string& request) {
-          const auto appended = (*opened)->Append(Generated(request, "acme", "id-" + request));
-          if (appended.ok()) known.answers[request] = appended->entry;
-          return appended.ok();
-        };
-        const bool stored = answer(name) || answer(std::string(name) + "-again");
-        EXPECT_TRUE(stored) << name;
-      }
-      (*opened)->Close().ok();
-      opened->reset();
-      reached = faults.seen() >= n;
-      EXPECT_TRUE(reached || n > 5) << "a database has more operations than that";
-      faults.StopFailing();
-      NoteHead(ReadFile(folder_.path() + "/checkpoint").value(), known);
-      const auto kv = OpenRocksDb(database, KvAccess::kReadWrite);
-      ASSERT_TRUE(kv.ok()) << kv.error().message;
-      ExpectKept(**kv, folder_.path(), known);
-      EXPECT_TRUE((*kv)->VerifyFiles().ok());
-      if (HasFailure()) return;
+  const auto life = [&](FileFaults::Fault fault, int n, bool& reached) {
+    fs::remove_all(folder_.path());
+    Known known;
+    FileFaults faults(database, n, fault);
+    Result<std::unique_ptr<Ledger>> opened = TryOpen(nullptr);
+    if (!opened.ok()) {
+      ExpectOneLine(opened.error());
+      opened = TryOpen(nullptr);
     }
-  }
+    ASSERT_TRUE(opened.ok()) << opened.error().message;
+    for (const char* name : {"a", "b", "c"}) {
+      const auto answer = [&](const std::string& request) {
+        const auto appended = (*opened)->Append(Generated(request, "acme", "id-" + request));
+        if (appended.ok()) known.answers[request] = appended->entry;
+        return appended.ok();
+      };
+      const bool stored = answer(name) || answer(std::string(name) + "-again");
+      EXPECT_TRUE(stored) << name;
+    }
+    (*opened)->Close().ok();
+    opened->reset();
+    reached = faults.seen() >= n;
+    EXPECT_TRUE(reached || n > 5) << "a database has more operations than that";
+    faults.StopFailing();
+    NoteHead(ReadFile(folder_.path() + "/checkpoint").value(), known);
+    const auto kv = OpenRocksDb(database, KvAccess::kReadWrite);
+    ASSERT_TRUE(kv.ok()) << kv.error().message;
+    ExpectKept(**kv, folder_.path(), known);
+    EXPECT_TRUE((*kv)->VerifyFiles().ok());
+  };
+  EachFailure(FileFaults::Fault::kNotDone, FileFaults::Fault::kDoneButReported, "operation", life);
 }
 
 }  // namespace
